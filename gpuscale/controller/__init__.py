@@ -1,0 +1,1 @@
+"""The controller: observes workloads, forecasts, decides, answers KEDA or scales by itself."""

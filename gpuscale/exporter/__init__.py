@@ -1,0 +1,1 @@
+"""The exporter: one per node; reads the driver, attributes GPUs to pods, publishes."""

@@ -33,7 +33,7 @@ class _Settings(Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-class LogSettings(_Settings, kw_only=True):
+class LogSettings(_Settings, frozen=True, kw_only=True):
     """What is logged, on standard error."""
 
     level: Annotated[
@@ -45,7 +45,7 @@ class LogSettings(_Settings, kw_only=True):
     ] = "json"
 
 
-class PeriodSettings(_Settings, kw_only=True):
+class PeriodSettings(_Settings, frozen=True, kw_only=True):
     """How often each tier of values is read from NVML."""
 
     fast_s: Annotated[Seconds, Meta(description="Utilization, memory copy, memory and power.")] = (
@@ -58,7 +58,7 @@ class PeriodSettings(_Settings, kw_only=True):
     ] = 60.0
 
 
-class PodResourcesSettings(_Settings, kw_only=True):
+class PodResourcesSettings(_Settings, frozen=True, kw_only=True):
     """Who holds which GPU, from the kubelet's PodResources API."""
 
     enabled: Annotated[bool, Meta(description="Attribute GPUs to pods.")] = True
@@ -80,7 +80,7 @@ class PodResourcesSettings(_Settings, kw_only=True):
     ] = (r"^nvidia\.com/(gpu|gpu\.shared|mig-.+)$",)
 
 
-class DcgmSettings(_Settings, kw_only=True):
+class DcgmSettings(_Settings, frozen=True, kw_only=True):
     """Series under dcgm-exporter's names, so that its dashboards and queries go on working."""
 
     enabled: Annotated[bool, Meta(description="Publish the DCGM_FI_* series.")] = True
@@ -92,7 +92,7 @@ class DcgmSettings(_Settings, kw_only=True):
     ] = "Hostname"
 
 
-class ExporterSettings(_Settings, kw_only=True):
+class ExporterSettings(_Settings, frozen=True, kw_only=True):
     """Settings of `gpuscale exporter`."""
 
     listen: Annotated[Listen, Meta(description="Address of the HTTP server, HOST:PORT.")] = ":9400"
@@ -132,7 +132,7 @@ Server = Literal["vllm", "triton"]
 """Inference servers that have a table in controller/servers/."""
 
 
-class Policy(_Settings, kw_only=True):
+class Policy(_Settings, frozen=True, kw_only=True):
     """How one workload is scaled. Every field can be set in `defaults`, in a named policy or on a workload."""
 
     server: Annotated[
@@ -238,7 +238,7 @@ class Policy(_Settings, kw_only=True):
             )
 
 
-class ScaleTarget(_Settings, kw_only=True):
+class ScaleTarget(_Settings, frozen=True, kw_only=True):
     """The object whose scale subresource is written in direct mode."""
 
     api_version: Annotated[
@@ -250,7 +250,7 @@ class ScaleTarget(_Settings, kw_only=True):
     name: Annotated[DnsName, Meta(description="Its name.")]
 
 
-class WorkloadSettings(_Settings, kw_only=True):
+class WorkloadSettings(_Settings, frozen=True, kw_only=True):
     """One workload declared in the file (a ScaledObject declares itself)."""
 
     namespace: Annotated[DnsName, Meta(description="Namespace of the workload.")]
@@ -277,7 +277,7 @@ class WorkloadSettings(_Settings, kw_only=True):
     ] = ()
 
 
-class PrometheusSettings(_Settings, kw_only=True):
+class PrometheusSettings(_Settings, frozen=True, kw_only=True):
     """A server that speaks the Prometheus query API (Prometheus, Thanos, Mimir, VictoriaMetrics)."""
 
     url: Annotated[HttpUrl, Meta(description="Base address, without /api/v1.")]
@@ -297,7 +297,7 @@ class PrometheusSettings(_Settings, kw_only=True):
     )
 
 
-class ScrapeSettings(_Settings, kw_only=True):
+class ScrapeSettings(_Settings, frozen=True, kw_only=True):
     """Direct scraping of the inference pods, used where no Prometheus is named."""
 
     timeout_s: Annotated[Seconds, Meta(description="Longest wait for one page.")] = 3.0
@@ -314,7 +314,7 @@ class ScrapeSettings(_Settings, kw_only=True):
     ] = 32
 
 
-class KubernetesSettings(_Settings, kw_only=True):
+class KubernetesSettings(_Settings, frozen=True, kw_only=True):
     """The API server: pods, ScaledObjects and the scale subresource."""
 
     enabled: Annotated[
@@ -337,7 +337,7 @@ class KubernetesSettings(_Settings, kw_only=True):
     ] = ()
 
 
-class JournalSettings(_Settings, kw_only=True):
+class JournalSettings(_Settings, frozen=True, kw_only=True):
     """The record of observations and decisions (SQLite)."""
 
     path: Annotated[
@@ -348,7 +348,7 @@ class JournalSettings(_Settings, kw_only=True):
     ] = 14 * 86_400.0
 
 
-class ControllerSettings(_Settings, kw_only=True):
+class ControllerSettings(_Settings, frozen=True, kw_only=True):
     """Settings of `gpuscale controller`."""
 
     listen: Annotated[

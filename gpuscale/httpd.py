@@ -49,7 +49,7 @@ def render(
 ) -> Exposition:
     """Render families by prometheus-client; `extra_*` are whole families in that format, put in front of the end."""
     fixed = _Fixed(families)
-    text = exposition.generate_latest(fixed) + extra_text  # type: ignore[arg-type]
+    text = exposition.generate_latest(fixed) + extra_text
     body = openmetrics.generate_latest(fixed)  # type: ignore[no-untyped-call]
     end = b"# EOF\n"
     assert body.endswith(end)

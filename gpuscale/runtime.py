@@ -84,13 +84,12 @@ def run(start: Callable[[Daemon], Awaitable[None]]) -> int:
     """Run a daemon until a signal; the exit code: 0, an error's own, or EXIT_TASK_ENDED."""
     try:
         return asyncio.run(_until_signal(start))
-    except* GpuscaleError as group:
-        error = first(group)
-        _log.error("stopped", reason=str(error))
-        print(f"gpuscale: {error}", file=sys.stderr)  # noqa: T201 - the last word to a person
-        return error.exit_code if isinstance(error, GpuscaleError) else EXIT_TASK_ENDED
-    except* Exception as group:
-        _log.error("task ended", reason=str(first(group)), exc_info=group)
+    except (Exception, BaseExceptionGroup) as raised:  # noqa: BLE001 - the last frame: log it, exit with its code
+        error = first(raised)
+        if isinstance(error, GpuscaleError):
+            _log.error("stopped", reason=str(error))
+            return error.exit_code
+        _log.error("task ended", reason=str(error), exc_info=raised)
         return EXIT_TASK_ENDED
 
 

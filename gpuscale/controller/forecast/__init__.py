@@ -1,0 +1,1 @@
+"""Quantiles of the highest demand over the lead time."""

@@ -1,0 +1,1 @@
+"""Collectors, one family of values each: read, name, nothing else."""

@@ -48,4 +48,4 @@ def configure(level: LogLevel = "info", fmt: LogFormat = "json") -> None:
 
 def get(name: str) -> structlog.typing.FilteringBoundLogger:
     """The logger of a room; events are `noun verb` in past tense with their data as keywords."""
-    return cast("structlog.typing.FilteringBoundLogger", structlog.get_logger(logger=name))
+    return cast("structlog.typing.FilteringBoundLogger", structlog.get_logger(room=name))

@@ -1,0 +1,125 @@
+"""Writes docs/metrics.md from the catalog and docs/configuration.md from the settings types.
+
+`make docs` writes them; a test calls the same functions and fails where a committed page differs.
+"""
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpuscale import catalog, config
+
+HERE = Path(__file__).parent
+
+
+def metrics_page() -> str:
+    """docs/metrics.md."""
+    out = [
+        "# Metrics",
+        "",
+        "Written from `gpuscale/catalog.py` by `make docs`. Names, types and labels in this table are",
+        "kept: a metric is deprecated for one minor version before it goes. A series whose value is",
+        "unknown is absent, never 0: `absent()` and `unless` see it, a sum does not lie.",
+        "",
+    ]
+    for title, families in (("Exporter", catalog.EXPORTER), ("Controller", catalog.CONTROLLER)):
+        out += [f"## {title}", "", "| metric | type | labels | meaning |", "|---|---|---|---|"]
+        for f in families:
+            labels = ", ".join(f"`{name}`" for name in f.labels) or "–"
+            out.append(f"| `{f.name}` | {f.kind} | {labels} | {f.help} |")
+        out.append("")
+    out += [
+        "## Series under dcgm-exporter's names",
+        "",
+        "On by default (`dcgm.enabled`), so that its dashboards and queries go on working:",
+        "`DCGM_FI_DEV_GPU_UTIL`, `DCGM_FI_DEV_MEM_COPY_UTIL` and `DCGM_FI_DEV_POWER_USAGE`, with its",
+        "labels `gpu`, `UUID`, `pci_bus_id`, `device`, `modelName`, `Hostname` (or `hostname`),",
+        "`DCGM_FI_DRIVER_VERSION`, and `container`, `namespace`, `pod` where exactly one container",
+        "holds the GPU. What differs on purpose: an unknown value is absent instead of 0, and a GPU",
+        "with several holders carries no pod labels (join `gpuscale_gpu_allocation_info` instead).",
+        "",
+    ]
+    return "\n".join(out)
+
+
+def _type_name(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return " or ".join(f"`{value}`" for value in schema["enum"])
+    if "anyOf" in schema:
+        return " or ".join(_type_name(part) for part in schema["anyOf"])
+    if "$ref" in schema:
+        return f"[{schema['$ref'].rsplit('/', 1)[1]}](#{schema['$ref'].rsplit('/', 1)[1].lower()})"
+    kind = schema.get("type", "any")
+    if kind == "array":
+        return f"list of {_type_name(schema.get('items', {}))}"
+    if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return f"map of {_type_name(schema['additionalProperties'])}"
+    bounds = []
+    for key, sign in (
+        ("exclusiveMinimum", ">"),
+        ("minimum", "≥"),
+        ("exclusiveMaximum", "<"),
+        ("maximum", "≤"),
+    ):
+        if key in schema:
+            bounds.append(f"{sign} {schema[key]:g}")
+    return f"{kind} {', '.join(bounds)}".strip()
+
+
+def _default(value: object) -> str:
+    if value is None:
+        return "none"
+    text = msgspec.json.encode(value).decode()
+    return f"`{text}`" if len(text) <= 60 else "see its own table"
+
+
+def _section(name: str, schema: dict[str, Any]) -> Iterator[str]:
+    yield f"## {name}"
+    yield ""
+    kind = getattr(config, name)
+    yield (inspect.getdoc(kind) or "").splitlines()[0]
+    yield ""
+    yield "| key | type | default | meaning |"
+    yield "|---|---|---|---|"
+    required = set(schema.get("required", ()))
+    for key, field in schema["properties"].items():
+        default = "**required**" if key in required else _default(field.get("default"))
+        text = field.get("description", "").replace("|", "\\|")
+        shown = _type_name(field).replace("|", "\\|")
+        yield f"| `{key}` | {shown} | {default.replace('|', chr(92) + '|')} | {text} |"
+    yield ""
+
+
+def configuration_page() -> str:
+    """docs/configuration.md."""
+    out = [
+        "# Configuration",
+        "",
+        "Written from `gpuscale/config.py` by `make docs`. Each daemon takes one YAML file",
+        "(`--config FILE`); every key has a default unless it says **required**. Unknown keys, wrong",
+        "types and values out of range are refused with one sentence. `gpuscale config check FILE`",
+        "checks a file, `gpuscale config schema` prints the JSON Schema.",
+        "",
+    ]
+    done: set[str] = set()
+    for root in (config.ExporterSettings, config.ControllerSettings):
+        (_,), components = msgspec.json.schema_components([root], ref_template="#/$defs/{name}")
+        order = [root.__name__, *(n for n in components if n != root.__name__)]
+        for name in order:
+            if name not in done:
+                done.add(name)
+                out += _section(name, components[name])
+    return "\n".join(out)
+
+
+PAGES = {"metrics.md": metrics_page, "configuration.md": configuration_page}
+
+if __name__ == "__main__":
+    for file, page in PAGES.items():
+        (HERE / file).write_text(page(), encoding="utf-8")
+        print(f"wrote docs/{file}")
+    sys.exit(0)

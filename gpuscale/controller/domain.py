@@ -78,6 +78,54 @@ class SignalTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerMetric:
+    """Where an inference server shows one canonical value on a pod's metrics page."""
+
+    names: tuple[str, ...]
+    """Names that the value has had, newest first; the first one on a page is read, the rest ignored."""
+    kind: Literal["counter", "gauge"]
+    across: Literal["sum", "mean", "max"] = "sum"
+    """How the series of one pod (its engines, models, reasons) become one value."""
+    factor: float = 1.0
+    """What a sample is multiplied with to get requests, seconds or a ratio."""
+    plus: tuple[str, ...] = ()
+    """Further metrics whose series are added where the page has them (failures beside successes)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTable:
+    """From the metric names of one inference server to the canonical signals; None: it has no such value."""
+
+    server: Server
+    port: int
+    """Port of the metrics page where the policy names none."""
+    completed: ServerMetric
+    """Counter of requests that ended, for whatever reason."""
+    waiting: ServerMetric
+    """Gauge of requests that wait for execution."""
+    running: ServerMetric | None = None
+    """Gauge of requests in execution."""
+    sojourn_s: ServerMetric | None = None
+    """Counter of seconds that ended requests spent in the server, waiting included: by Little's law
+    its rate is the mean number of requests in the server, which stands in for a missing `running`."""
+    kv_fraction: ServerMetric | None = None
+    """Gauge of the share of the KV cache in use, 0-1."""
+    queue_s: ServerMetric | None = None
+    """Counter of seconds that requests waited."""
+
+    @property
+    def metrics(self) -> dict[str, ServerMetric]:
+        """The table's metrics by the name of their canonical signal; those that it has."""
+        fields = ("completed", "waiting", "running", "sojourn_s", "kv_fraction", "queue_s")
+        return {name: m for name in fields if (m := getattr(self, name)) is not None}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every metric name that is looked for, in the table's order."""
+        return tuple(name for m in self.metrics.values() for name in (*m.names, *m.plus))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SignalReading:
     """One reading of one workload, all pods together. Each value is None where it is unknown."""
 

@@ -1,0 +1,243 @@
+"""The records of the journal: two tables in one SQLite file, read and written by one thread at a time.
+
+`demand` holds one row per workload and minute, which is the history that a restarted controller
+forecasts from when no Prometheus keeps one. `decision` holds an outcome whole, with every number
+that entered it: what was decided at a time T is the last row at or before T.
+"""
+
+import sqlite3
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+import msgspec
+import numpy as np
+
+from gpuscale.controller.domain import Decision, Floats, Hold
+from gpuscale.errors import InputError
+
+SCHEMA_VERSION = 1
+"""PRAGMA user_version; a file of another version is not touched."""
+DEMAND_STEP_S = 60.0
+"""Demand is kept as means over this: a two-week season needs no finer grid, and a start reads little."""
+BUSY_TIMEOUT_S = 2.0
+"""Wait for another process that holds the file (`gpuscale explain` never does for long)."""
+DECISIONS_READ_MAX = 1_000
+"""Most decisions given by one question."""
+POINTS_READ_MAX = 200_000
+"""Most points of history given by one question: 60 days at a step of 26 s."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS workload (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS demand (
+    id INTEGER NOT NULL, at INTEGER NOT NULL, value REAL NOT NULL, PRIMARY KEY (id, at)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS demand_at ON demand (at);
+CREATE TABLE IF NOT EXISTS decision (
+    id INTEGER NOT NULL, at REAL NOT NULL, held INTEGER NOT NULL, outcome BLOB NOT NULL,
+    PRIMARY KEY (id, at)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS decision_at ON decision (at);
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandRow:
+    """Mean demand of one workload over the DEMAND_STEP_S that start at `at`."""
+
+    key: str
+    at: int
+    value: float
+
+
+class Records:
+    """The tables in one SQLite database, used by one thread at a time. Methods raise sqlite3.Error."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+        self._ids: dict[str, int] = {}
+
+    @classmethod
+    def open(cls, path: str | Path | None) -> "Records":
+        """Open for writing, and make what is missing; None is memory.
+
+        Raises sqlite3.Error for a file that cannot be used, InputError for one of another version.
+        """
+        db = sqlite3.connect(
+            ":memory:" if path is None else str(path),
+            timeout=BUSY_TIMEOUT_S,
+            check_same_thread=False,  # one thread at a time, but not always the one that opened it
+        )
+        try:
+            _check_version(db, path, allowed=(0, SCHEMA_VERSION))
+            db.execute("PRAGMA journal_mode = WAL")
+            # A crash may lose the last ticks, never the file; an fsync per tick would wear it.
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.executescript(_SCHEMA)
+            db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            db.commit()
+        except BaseException:
+            db.close()
+            raise
+        return cls(db)
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Records":
+        """Open an existing file for reading, beside a controller that writes it. Raises InputError."""
+        file = Path(path)
+        if not file.is_file():
+            raise InputError(f"{file}: no such journal: name the file of the key journal.path")
+        try:
+            db = sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)
+        except sqlite3.Error as error:
+            raise _unreadable(file, error) from error
+        try:
+            _check_version(db, file, allowed=(SCHEMA_VERSION,))
+        except sqlite3.Error as error:
+            db.close()
+            raise _unreadable(file, error) from error
+        except InputError:
+            db.close()
+            raise
+        return cls(db)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def write(self, demand: Iterable[DemandRow], outcomes: Iterable[Decision | Hold]) -> None:
+        """Add rows in one transaction; a second value for one time replaces the first."""
+        with self._db:
+            self._db.executemany(
+                "INSERT OR REPLACE INTO demand (id, at, value) VALUES (?, ?, ?)",
+                [(self._id(row.key), row.at, row.value) for row in demand],
+            )
+            self._db.executemany(
+                "INSERT OR REPLACE INTO decision (id, at, held, outcome) VALUES (?, ?, ?, ?)",
+                [(self._id(o.key), o.now, isinstance(o, Hold), pack(o)) for o in outcomes],
+            )
+
+    def prune(self, before: float, *, demand_rows_max: int, decision_rows_max: int) -> None:
+        """Delete what is older than `before`, and the oldest beyond the row bounds."""
+        with self._db:
+            for table, rows_max in (("demand", demand_rows_max), ("decision", decision_rows_max)):
+                self._db.execute(f"DELETE FROM {table} WHERE at < ?", (before,))  # noqa: S608 - a constant
+                # The time of the first row that is one too many; equal times go together.
+                cut = self._db.execute(
+                    f"SELECT at FROM {table} ORDER BY at DESC LIMIT 1 OFFSET ?",  # noqa: S608
+                    (rows_max,),
+                ).fetchone()
+                if cut is not None:
+                    self._db.execute(f"DELETE FROM {table} WHERE at <= ?", cut)  # noqa: S608
+
+    def demand(self, key: str, start: float, end: float, step_s: float) -> tuple[Floats, Floats]:
+        """(times, means) on the grid start + step_s, start + 2 step_s … ≤ end; NaN where missing.
+
+        A time is the end of its interval, as in FleetObservation. Empty where nothing is known.
+        """
+        count = min(POINTS_READ_MAX, int((end - start) // step_s))
+        rows = self._db.execute(
+            "SELECT at, value FROM demand JOIN workload USING (id) "
+            "WHERE key = ? AND at >= ? AND at < ? ORDER BY at",
+            (key, start - DEMAND_STEP_S, end),
+        ).fetchall()
+        if count < 1 or not rows:
+            return np.empty(0), np.empty(0)
+        times = start + step_s * np.arange(1, count + 1, dtype=np.float64)
+        ends = np.array([row[0] for row in rows], dtype=np.float64) + DEMAND_STEP_S
+        values = np.array([row[1] for row in rows], dtype=np.float64)
+        if step_s >= DEMAND_STEP_S:
+            cell = np.ceil((ends - start) / step_s).astype(np.int64) - 1
+            inside = (cell >= 0) & (cell < count)
+            sums = np.bincount(cell[inside], weights=values[inside], minlength=count)
+            hits = np.bincount(cell[inside], minlength=count)
+            means = np.full(count, np.nan)
+            np.divide(sums, hits, out=means, where=hits > 0)
+            return times, means
+        at = np.minimum(np.searchsorted(ends, times - 1e-6), len(ends) - 1)
+        fits = (times <= ends[at] + 1e-6) & (times > ends[at] - DEMAND_STEP_S)
+        return times, np.where(fits, values[at], np.nan)
+
+    def decision(self, key: str, at: float) -> Decision | Hold | None:
+        """The last outcome at or before `at`; None where there is none."""
+        row = self._db.execute(
+            "SELECT held, outcome FROM decision JOIN workload USING (id) "
+            "WHERE key = ? AND at <= ? ORDER BY at DESC LIMIT 1",
+            (key, at),
+        ).fetchone()
+        return None if row is None else unpack(bool(row[0]), row[1])
+
+    def decisions(
+        self, key: str, start: float, end: float, *, limit: int = 100
+    ) -> tuple[Decision | Hold, ...]:
+        """Outcomes written in [start, end], oldest first, the last `limit` of them."""
+        rows = self._db.execute(
+            "SELECT held, outcome FROM decision JOIN workload USING (id) "
+            "WHERE key = ? AND at >= ? AND at <= ? ORDER BY at DESC LIMIT ?",
+            (key, start, end, max(0, min(limit, DECISIONS_READ_MAX))),
+        ).fetchall()
+        return tuple(unpack(bool(held), raw) for held, raw in reversed(rows))
+
+    def keys(self) -> tuple[str, ...]:
+        """Every workload that has a decision, by name."""
+        rows = self._db.execute(
+            "SELECT key FROM workload WHERE id IN (SELECT DISTINCT id FROM decision) ORDER BY key"
+        )
+        return tuple(str(row[0]) for row in rows)
+
+    def close(self) -> None:
+        """Close the database; what was written stays."""
+        self._db.close()
+
+    def _id(self, key: str) -> int:
+        known = self._ids.get(key)
+        if known is not None:
+            return known
+        self._db.execute("INSERT OR IGNORE INTO workload (key) VALUES (?)", (key,))
+        number = int(
+            self._db.execute("SELECT id FROM workload WHERE key = ?", (key,)).fetchone()[0]
+        )
+        self._ids[key] = number
+        return number
+
+
+def _check_version(
+    db: sqlite3.Connection, path: str | Path | None, *, allowed: tuple[int, ...]
+) -> None:
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if version not in allowed:
+        raise InputError(
+            f"{path}: a journal of version {version}, and this gpuscale keeps version "
+            f"{SCHEMA_VERSION}: name another file in journal.path"
+        )
+
+
+def _unreadable(file: Path, error: sqlite3.Error) -> InputError:
+    return InputError(
+        f"{file}: not a readable journal ({error}): name the file of the key journal.path"
+    )
+
+
+def pack(outcome: Decision | Hold) -> bytes:
+    """Compressed JSON of an outcome; `unpack` gives an equal one back."""
+    return zlib.compress(msgspec.json.encode(outcome), 6)
+
+
+def unpack(held: bool, raw: bytes) -> Decision | Hold:
+    """The outcome that `pack` wrote. Raises sqlite3.DatabaseError where it is damaged."""
+    kind: type[Decision | Hold] = Hold if held else Decision
+    try:
+        return msgspec.json.decode(zlib.decompress(raw), type=kind)
+    except (zlib.error, msgspec.DecodeError) as error:
+        raise sqlite3.DatabaseError(f"damaged record ({error})") from error

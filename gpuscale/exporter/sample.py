@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Protocol
 
+from gpuscale.errors import DriverError
+
 
 class Tier(StrEnum):
     """How often a collector is due (the periods are settings)."""
@@ -36,7 +38,11 @@ class Utilization:
     busy: float | None
     memory_copy: float | None
     source: Literal["samples", "instant"]
-    """samples: time-weighted mean of the driver's ring buffer; instant: the driver's last window."""
+    """Of `busy`. samples: time-weighted mean of the driver's ring buffer; instant: its last window."""
+    busy_covered_s: float | None = None
+    """Seconds, of the driver's own clock, that `busy` is the mean of; None for an instant value."""
+    memory_copy_covered_s: float | None = None
+    """The same for `memory_copy`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +167,8 @@ class Reading:
     samples: tuple[Sample, ...]
     unsupported: tuple[str, ...] = ()
     """Families that this device does not give."""
+    errors: tuple[DriverError, ...] = ()
+    """Failures of single values beside which others could be read; to be counted, not fatal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,9 @@ class Daemon:
     def __init__(self) -> None:
         self._group = asyncio.TaskGroup()
         self._closers: list[tuple[str, Callable[[], Awaitable[object]]]] = []
+        self._main: asyncio.Task[object] | None = None
+        self.stopping = False
+        """Whether its end was asked for, by a signal or by `stop()`."""
 
     def own(self, name: str, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run `coroutine` as an eternal task called `name`; its return is a failure."""
@@ -49,8 +52,15 @@ class Daemon:
         """Call `closer` at the end, in reverse order of registration, within CLOSE_DEADLINE_S."""
         self._closers.append((name, closer))
 
+    def stop(self) -> None:
+        """End it as a signal does: cancel the tasks, close, exit code 0. Only the first call counts."""
+        if not self.stopping and self._main is not None:
+            self.stopping = True
+            self._main.cancel()
+
     async def live(self, start: Callable[["Daemon"], Awaitable[None]]) -> None:
         """Start, run the owned tasks until cancelled or one of them fails, then close."""
+        self._main = asyncio.current_task()
         try:
             async with self._group:
                 await start(self)
@@ -96,21 +106,19 @@ def run(start: Callable[[Daemon], Awaitable[None]]) -> int:
 async def _until_signal(start: Callable[[Daemon], Awaitable[None]]) -> int:
     main = asyncio.current_task()
     assert main is not None
-    signalled: list[str] = []
+    daemon = Daemon()
 
     def stop(name: str) -> None:
-        if not signalled:
-            signalled.append(name)
-            _log.info("signal received, stopping", signal=name)
-            main.cancel()
+        _log.info("signal received", signal=name)
+        daemon.stop()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
     try:
-        await Daemon().live(start)
+        await daemon.live(start)
     except asyncio.CancelledError:
-        if not signalled:
+        if not daemon.stopping:
             raise
         main.uncancel()
         return 0

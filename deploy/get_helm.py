@@ -22,7 +22,7 @@ MEMBER_BYTES_MAX = 256 * 2**20
 
 def say(sentence: str) -> None:
     """One line on standard error: this is a build step, its output is for people."""
-    sys.stderr.write(f"{sentence}\n")
+    sys.stderr.write(f"get_helm: {sentence}\n")
 
 
 def main() -> int:

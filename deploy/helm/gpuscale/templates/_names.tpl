@@ -1,0 +1,80 @@
+{{- define "gpuscale.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Prefix of object names; room is left for the longest suffix within 63 characters. */}}
+{{- define "gpuscale.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "gpuscale.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "gpuscale.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What selects a component's pods; never changes, since selectors are immutable. Takes (dict "root" $ "component" NAME). */}}
+{{- define "gpuscale.selector" -}}
+app.kubernetes.io/name: {{ include "gpuscale.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "gpuscale.labels" -}}
+{{ include "gpuscale.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Image of a component: registry/repository:tag. Takes (dict "root" $ "repository" NAME). */}}
+{{- define "gpuscale.image" -}}
+{{- $image := .root.Values.image -}}
+{{- $tag := $image.tag | default .root.Chart.AppVersion -}}
+{{- with $image.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ .repository }}:{{ $tag }}
+{{- end -}}
+
+{{- define "gpuscale.serviceAccountName" -}}
+{{- $account := .Values.controller.serviceAccount -}}
+{{- if $account.create -}}
+{{- $account.name | default (printf "%s-controller" (include "gpuscale.fullname" .)) -}}
+{{- else -}}
+{{- $account.name | default "default" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Ports come from the settings, so that probes, Services and daemons cannot disagree. */}}
+{{- define "gpuscale.exporter.port" -}}
+{{- regexFind "[0-9]+$" (.Values.exporter.config.listen | default ":9400") -}}
+{{- end -}}
+
+{{- define "gpuscale.controller.port" -}}
+{{- regexFind "[0-9]+$" (.Values.controller.config.listen | default ":8080") -}}
+{{- end -}}
+
+{{- define "gpuscale.controller.grpcPort" -}}
+{{- regexFind "[0-9]+$" (.Values.controller.config.listen_grpc | default ":6000") -}}
+{{- end -}}
+
+{{/* "true" when the exporter attributes GPUs to pods (on unless the settings say otherwise). */}}
+{{- define "gpuscale.exporter.attribution" -}}
+{{- $settings := .Values.exporter.config.pod_resources | default dict -}}
+{{- if hasKey $settings "enabled" }}{{ $settings.enabled }}{{ else }}true{{ end -}}
+{{- end -}}
+
+{{/* Directory, inside the container, of the kubelet's socket. */}}
+{{- define "gpuscale.exporter.socketDirectory" -}}
+{{- $settings := .Values.exporter.config.pod_resources | default dict -}}
+{{- dir ($settings.socket | default "/var/lib/kubelet/pod-resources/kubelet.sock") -}}
+{{- end -}}
+
+{{/* Same job names however the daemons are scraped: alerts and dashboards select by them. Takes the component. */}}
+{{- define "gpuscale.relabelings" -}}
+- targetLabel: job
+  replacement: gpuscale-{{ . }}
+- sourceLabels: [__meta_kubernetes_pod_node_name]
+  targetLabel: node
+{{- end -}}

@@ -1,0 +1,406 @@
+"""The Helm chart: every rendering is valid Kubernetes, least-privileged, and carries settings that the daemons accept."""
+
+import json
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from gpuscale.config import ControllerSettings, ExporterSettings, JournalSettings, load
+from tests import tools
+
+CHART = tools.REPOSITORY / "deploy" / "helm" / "gpuscale"
+KUBERNETES = ("1.25", "1.31", "1.35")
+"""The oldest release that Chart.yaml admits, one between, a recent one."""
+
+MATRIX: dict[str, list[str]] = {
+    "defaults": [],
+    "exporter-only": ["controller.enabled=false"],
+    "controller-only": ["exporter.enabled=false"],
+    "service-monitor": [
+        "serviceMonitor.enabled=true",
+        "serviceMonitor.labels.release=kube-prometheus-stack",
+    ],
+    "pod-monitor": ["podMonitor.enabled=true"],
+    "alerts-and-dashboards": [
+        "prometheusRule.enabled=true",
+        "prometheusRule.runbookBaseUrl=https://wiki.example/gpuscale/",
+        "prometheusRule.disabled={GpuscaleGpuHot}",
+        "prometheusRule.alertLabels.team=ml",
+        "dashboards.enabled=true",
+    ],
+    "persistent": ["controller.persistence.enabled=true", "controller.persistence.size=5Gi"],
+    "existing-claim": [
+        "controller.persistence.enabled=true",
+        "controller.persistence.existingClaim=kept",
+    ],
+    "direct": [
+        "controller.directMode=true",
+        "controller.rbac.extraScaleTargets[0].apiGroup=leaderworkerset.x-k8s.io",
+        "controller.rbac.extraScaleTargets[0].resource=leaderworkersets",
+    ],
+    "some-namespaces": ["controller.config.kubernetes.namespaces={models,chat}"],
+    "closed-network": ["networkPolicy.enabled=true"],
+    "other-ports": [
+        "exporter.config.listen=0.0.0.0:9401",
+        "controller.config.listen=[::]:8081",
+        "controller.config.listen_grpc=:6001",
+    ],
+    "no-attribution": ["exporter.config.pod_resources.enabled=false"],
+    "everywhere": ["exporter.affinity=null", "exporter.priorityClassName="],
+    "named": [
+        "fullnameOverride=a-name-that-is-much-longer-than-any-sensible-name-of-a-release",
+        "image.registry=registry.example/",
+        "image.tag=1.2.3",
+        "image.pullSecrets[0].name=regcred",
+        "exporter.runtimeClassName=nvidia",
+        "commonLabels.owner=platform",
+    ],
+}
+
+pytestmark = tools.requires("helm")
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    binary = tools.helm()
+    assert binary is not None
+    return subprocess.run(
+        [binary, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@cache
+def render(*settings: str) -> tuple[dict[str, Any], ...]:
+    """Every object that the chart makes of these `--set` values."""
+    flags = [part for setting in settings for part in ("--set", setting)]
+    done = helm("template", "gpuscale", str(CHART), "--namespace", "gpu-system", *flags)
+    assert done.returncode == 0, done.stderr
+    return tuple(document for document in yaml.safe_load_all(done.stdout) if document)
+
+
+def one(objects: tuple[dict[str, Any], ...], kind: str, suffix: str = "") -> dict[str, Any]:
+    found = [o for o in objects if o["kind"] == kind and o["metadata"]["name"].endswith(suffix)]
+    assert len(found) == 1, [(o["kind"], o["metadata"]["name"]) for o in objects]
+    return found[0]
+
+
+def container(workload: dict[str, Any]) -> dict[str, Any]:
+    (found,) = workload["spec"]["template"]["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("case", MATRIX)
+def test_lints_without_a_warning(case: str) -> None:
+    flags = [part for setting in MATRIX[case] for part in ("--set", setting)]
+    done = helm("lint", "--strict", str(CHART), *flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[WARNING]" not in done.stdout
+
+
+@pytest.mark.parametrize("case", MATRIX)
+def test_every_object_is_valid_in_strict_schemas(case: str) -> None:
+    for document in render(*MATRIX[case]):
+        if document["apiVersion"].startswith("monitoring.coreos.com/"):
+            continue  # a custom resource: its schema is not in Kubernetes, its shape is tested below
+        for version in KUBERNETES:
+            kubernetes_validate.validate(document, version, strict=True)
+        assert re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", document["metadata"]["name"])
+
+
+def test_a_typing_error_would_not_pass_the_strict_schemas() -> None:
+    broken = json.loads(json.dumps(one(render(), "Deployment")))
+    broken["spec"]["template"]["spec"]["containers"][0]["imagePullPolice"] = "Always"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, KUBERNETES[-1], strict=True)
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("controller.replicas=2", "replicas"),
+        ("exporter.tolerationz=1", "tolerationz"),
+        ("exporter.config.periods.fast_ms=1", "fast_ms"),
+        ("exporter.config.periods.fast_s=0", "fast_s"),
+        ("controller.config.defaults.mode=live", "mode"),
+        ("exporter.config.listen=:0", "port 0"),
+        ("controller.config.listen=:6000", "listen_grpc"),
+        ("prometheusRule.runbookBaseUrl=wiki", "runbookBaseUrl"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_by_name(setting: str, named: str) -> None:
+    done = helm("template", "gpuscale", str(CHART), "--set", setting)
+    assert done.returncode != 0
+    assert named in done.stderr
+
+
+def test_two_monitors_at_once_are_refused() -> None:
+    flags = ("--set", "serviceMonitor.enabled=true", "--set", "podMonitor.enabled=true")
+    done = helm("template", "gpuscale", str(CHART), *flags)
+    assert done.returncode != 0
+    assert "enable one" in done.stderr
+
+
+def test_default_settings_are_the_documented_defaults(tmp_path: Path) -> None:
+    """Only the journal's place differs: a pod has a volume for it."""
+    assert settings_of(render(), "exporter", tmp_path) == ExporterSettings()
+    assert settings_of(render(), "controller", tmp_path) == ControllerSettings(
+        journal=JournalSettings(path="/var/lib/gpuscale/journal.sqlite")
+    )
+
+
+def test_settings_arrive_as_they_were_written(tmp_path: Path) -> None:
+    """Whole numbers stay whole, quotes and comparison signs in PromQL stay what they are."""
+    selector = 'namespace="{namespace}",pod!~"<x>&.+"'
+    values = tmp_path / "values.yaml"
+    values.write_text(
+        yaml.safe_dump(
+            {
+                "exporter": {
+                    "config": {
+                        "stale_after_s": 12.5,
+                        "pod_resources": {"socket": "/run/kubelet/kubelet.sock"},
+                    }
+                },
+                "controller": {
+                    "config": {
+                        "scrape": {"bytes_max": 16_777_216},
+                        "journal": {"keep_s": 1_000_000},
+                        "kubernetes": {"enabled": "off"},
+                        "defaults": {"selector": selector},
+                        "workloads": [
+                            {
+                                "namespace": "models",
+                                "name": "llama",
+                                "overrides": {"max_replicas": 7},
+                            }
+                        ],
+                    }
+                },
+            }
+        )
+    )
+    done = helm("template", "gpuscale", str(CHART), "--values", str(values))
+    assert done.returncode == 0, done.stderr
+    objects = tuple(document for document in yaml.safe_load_all(done.stdout) if document)
+    exporter = settings_of(objects, "exporter", tmp_path)
+    assert isinstance(exporter, ExporterSettings)
+    assert exporter.stale_after_s == 12.5
+    mounts = {
+        m["name"]: m["mountPath"] for m in container(one(objects, "DaemonSet"))["volumeMounts"]
+    }
+    assert mounts["pod-resources"] == "/run/kubelet"
+    controller = settings_of(objects, "controller", tmp_path)
+    assert isinstance(controller, ControllerSettings)
+    assert controller.scrape.bytes_max == 16_777_216
+    assert controller.journal.keep_s == 1_000_000
+    assert controller.kubernetes.enabled == "off"
+    assert controller.defaults.selector == selector
+    assert controller.policy_of(controller.workloads[0]).max_replicas == 7
+
+
+def settings_of(
+    objects: tuple[dict[str, Any], ...], daemon: str, folder: Path
+) -> ExporterSettings | ControllerSettings:
+    """The settings that the daemon would load from the ConfigMap that its pod mounts."""
+    workload = one(objects, {"exporter": "DaemonSet", "controller": "Deployment"}[daemon])
+    data = one(objects, "ConfigMap", f"-{daemon}")["data"]
+    (name,) = data
+    arguments = container(workload)["args"]
+    assert arguments == [daemon, "--config", f"/etc/gpuscale/{name}"]
+    (folder / name).write_text(data[name])
+    if daemon == "exporter":
+        return load(folder / name, ExporterSettings)
+    return load(folder / name, ControllerSettings)
+
+
+@pytest.mark.parametrize("case", MATRIX)
+def test_no_pod_has_a_right_it_does_not_need(case: str) -> None:
+    for workload in render(*MATRIX[case]):
+        if workload["kind"] not in {"DaemonSet", "Deployment"}:
+            continue
+        pod = workload["spec"]["template"]["spec"]
+        security = container(workload)["securityContext"]
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["allowPrivilegeEscalation"] is False
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostPID", "hostNetwork", "hostIPC"} & pod.keys()
+        assert "nvidia.com/gpu" not in json.dumps(container(workload)["resources"])
+        for volume in pod["volumes"]:
+            if "hostPath" in volume:
+                (mount,) = (
+                    m for m in container(workload)["volumeMounts"] if m["name"] == volume["name"]
+                )
+                assert mount["readOnly"] is True
+        if workload["kind"] == "Deployment":
+            assert pod["securityContext"]["runAsNonRoot"] is True
+            assert all("hostPath" not in volume for volume in pod["volumes"])
+        else:
+            assert pod["automountServiceAccountToken"] is False
+
+
+def rules(*settings: str) -> list[dict[str, Any]]:
+    return [
+        rule
+        for o in render(*settings)
+        if o["kind"] in {"ClusterRole", "Role"}
+        for rule in o["rules"]
+    ]
+
+
+@pytest.mark.parametrize("case", MATRIX)
+def test_no_secret_is_read_and_no_pod_is_executed_into(case: str) -> None:
+    for rule in rules(*MATRIX[case]):
+        assert not {"secrets", "pods/exec", "*"} & set(rule["resources"])
+        assert "*" not in rule["verbs"] + rule["apiGroups"]
+
+
+def test_nothing_may_be_written_unless_direct_mode_is_on() -> None:
+    reading = {"get", "list", "watch"}
+    assert all(set(rule["verbs"]) <= reading for rule in rules())
+    written = [r for r in rules(*MATRIX["direct"]) if not set(r["verbs"]) <= reading]
+    assert written
+    for rule in written:
+        assert rule["verbs"] == ["patch"]
+        assert all(resource.endswith("/scale") for resource in rule["resources"])
+
+
+def test_watching_some_namespaces_needs_no_right_in_the_others() -> None:
+    objects = render(*MATRIX["some-namespaces"])
+    assert not [o for o in objects if o["kind"].startswith("ClusterRole")]
+    roles = {o["metadata"]["namespace"] for o in objects if o["kind"] == "Role"}
+    bindings = {o["metadata"]["namespace"] for o in objects if o["kind"] == "RoleBinding"}
+    assert roles == bindings == {"models", "chat"}
+
+
+@pytest.mark.parametrize("case", ["defaults", "other-ports"])
+def test_services_probes_and_monitors_reach_the_port_of_the_settings(
+    case: str, tmp_path: Path
+) -> None:
+    objects = render(*MATRIX[case])
+    exporter = settings_of(objects, "exporter", tmp_path)
+    controller = settings_of(objects, "controller", tmp_path)
+    assert isinstance(controller, ControllerSettings)
+    wanted = {
+        "-exporter": int(exporter.listen.rpartition(":")[2]),
+        "-controller": int(controller.listen.rpartition(":")[2]),
+        "-grpc": int(controller.listen_grpc.rpartition(":")[2]),
+    }
+    named = {
+        port["name"]: port["containerPort"]
+        for kind in ("DaemonSet", "Deployment")
+        for port in container(one(objects, kind))["ports"]
+    }
+    for suffix, number in wanted.items():
+        (port,) = one(objects, "Service", suffix)["spec"]["ports"]
+        assert port["port"] == number
+        assert named[port["targetPort"]] == number
+    for kind in ("DaemonSet", "Deployment"):
+        probed = container(one(objects, kind))
+        assert probed["livenessProbe"]["httpGet"]["path"] == "/healthz"
+        assert probed["readinessProbe"]["httpGet"]["path"] == "/readyz"
+        assert probed["readinessProbe"]["httpGet"]["port"] in named
+
+
+def test_the_scaler_service_leaves_out_pods_that_could_only_answer_errors() -> None:
+    service = one(render(), "Service", "-grpc")["spec"]
+    assert service["clusterIP"] == "None"
+    assert not service.get("publishNotReadyAddresses", False)
+
+
+@pytest.mark.parametrize(
+    ("case", "kind"), [("service-monitor", "ServiceMonitor"), ("pod-monitor", "PodMonitor")]
+)
+def test_scraping_keeps_the_workloads_labels_and_gives_the_jobs_that_alerts_name(
+    case: str, kind: str
+) -> None:
+    objects = render(*MATRIX[case])
+    monitors = [o for o in objects if o["kind"] == kind]
+    assert len(monitors) == 2
+    jobs = set()
+    for monitor in monitors:
+        spec = monitor["spec"]
+        (endpoint,) = spec["endpoints" if kind == "ServiceMonitor" else "podMetricsEndpoints"]
+        assert endpoint["honorLabels"] is True
+        jobs |= {r["replacement"] for r in endpoint["relabelings"] if r["targetLabel"] == "job"}
+        carriers = [
+            o["metadata"] if kind == "ServiceMonitor" else o["spec"]["template"]["metadata"]
+            for o in objects
+            if o["kind"]
+            in (["Service"] if kind == "ServiceMonitor" else ["DaemonSet", "Deployment"])
+        ]
+        wanted = spec["selector"]["matchLabels"].items()
+        assert sum(wanted <= carrier["labels"].items() for carrier in carriers) == 1
+    assert jobs == {"gpuscale-exporter", "gpuscale-controller"}
+
+
+def test_selectors_of_services_and_workloads_find_their_pods() -> None:
+    objects = render()
+    for kind, services in (("DaemonSet", ["-exporter"]), ("Deployment", ["-controller", "-grpc"])):
+        workload = one(objects, kind)
+        labels = workload["spec"]["template"]["metadata"]["labels"].items()
+        assert workload["spec"]["selector"]["matchLabels"].items() <= labels
+        for suffix in services:
+            assert one(objects, "Service", suffix)["spec"]["selector"].items() <= labels
+
+
+def test_alerts_come_whole_less_what_is_switched_off() -> None:
+    rule = one(render(*MATRIX["alerts-and-dashboards"]), "PrometheusRule")
+    shipped = [r for group in rule["spec"]["groups"] for r in group["rules"]]
+    original = [
+        r
+        for path in sorted((tools.REPOSITORY / "alerts").glob("*.yaml"))
+        for group in yaml.safe_load(path.read_text())["groups"]
+        for r in group["rules"]
+        if r["alert"] != "GpuscaleGpuHot"
+    ]
+    assert len(shipped) == len(original) > 0
+    for ours, theirs in zip(shipped, original, strict=True):
+        assert ours["expr"].split() == theirs["expr"].split()
+        assert ours["labels"] == theirs["labels"] | {"team": "ml"}
+        assert ours["annotations"] == theirs["annotations"] | {
+            "runbook_url": "https://wiki.example/gpuscale/" + theirs["annotations"]["runbook_url"]
+        }
+
+
+def test_dashboards_come_byte_for_byte() -> None:
+    maps = [
+        o for o in render(*MATRIX["alerts-and-dashboards"]) if "dashboard" in o["metadata"]["name"]
+    ]
+    shipped = {name: text for o in maps for name, text in o["data"].items()}
+    originals = {p.name: p for p in (tools.REPOSITORY / "dashboards").glob("*.json")}
+    assert shipped.keys() == originals.keys()
+    assert originals
+    for name, path in originals.items():
+        assert json.loads(shipped[name]) == json.loads(path.read_text())
+    assert all(o["metadata"]["labels"]["grafana_dashboard"] == "1" for o in maps)
+
+
+def test_the_chart_packs_with_all_it_needs(tmp_path: Path) -> None:
+    done = helm("package", str(CHART), "--destination", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (archive,) = tmp_path.glob("*.tgz")
+    flags = [part for s in MATRIX["alerts-and-dashboards"] for part in ("--set", s)]
+    packed = helm("template", "gpuscale", str(archive), "--namespace", "gpu-system", *flags)
+    assert packed.returncode == 0, packed.stderr
+    objects = tuple(document for document in yaml.safe_load_all(packed.stdout) if document)
+    assert objects == render(*MATRIX["alerts-and-dashboards"])
+
+
+def test_what_is_derived_in_deploy_is_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, "deploy/build.py", "--check"],
+        cwd=tools.REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,121 @@
+"""What the demo plays: three workloads of different kinds on three nodes, on a Monday morning.
+
+A chat model with office hours, whose steep morning begins twenty simulated minutes in; an embedder
+with a rush every twenty minutes; an image model with a burst that nobody could foresee. Their true
+start times and capacities stand here; what the controller is told stands in `settings`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpuscale import config, workload
+from gpuscale.config import ControllerSettings
+from gpuscale.simulation.cluster import SimulatedWorkload
+
+EPOCH = 1_767_571_200.0
+"""Monday 2026-01-05 00:00 UTC: days and weeks of the shapes begin here."""
+BEGIN = EPOCH + 7 * 86_400.0 + 6 * 3600.0 + 40 * 60.0
+"""A week later, 06:40: twenty minutes before the office's rush."""
+HISTORY_S = 7 * 86_400.0
+"""Past that the controller finds at its start, as it would in Prometheus."""
+
+NODES = {"gpu-a": 8, "gpu-b": 8, "gpu-c": 8}
+CARD = "h100"
+
+HOUR = 3600.0
+MINUTE = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What the owner of a workload writes down."""
+
+    policy: dict[str, Any]
+    min_replicas: int
+    max_replicas: int
+
+
+def _demand(shape: workload.Shape) -> Callable[[float], float]:
+    def at(now: float) -> float:
+        return shape.at(now - EPOCH) or 0.0
+
+    return at
+
+
+CHAT = workload.Noise(
+    of=workload.RepeatedRamp(
+        period_s=24 * HOUR, rise_s=25 * MINUTE, hold_s=9 * HOUR, fall_s=2 * HOUR,
+        low=6.0, high=64.0, offset_s=7 * HOUR,
+    ),
+    seed=1, ratio=0.05, step_s=5.0,
+)  # fmt: skip
+EMBED = workload.Noise(
+    of=workload.RepeatedRamp(
+        period_s=20 * MINUTE, rise_s=2 * MINUTE, hold_s=6 * MINUTE, fall_s=2 * MINUTE,
+        low=30.0, high=190.0, offset_s=5 * MINUTE,
+    ),
+    seed=2, ratio=0.05, step_s=5.0,
+)  # fmt: skip
+IMAGES = workload.Noise(
+    of=workload.Sum(
+        parts=(
+            workload.Constant(level=1.0),
+            workload.Burst(start_s=BEGIN - EPOCH + 30 * MINUTE, duration_s=15 * MINUTE, level=3.5),
+        )
+    ),
+    seed=3, ratio=0.1, step_s=5.0,
+)  # fmt: skip
+
+WORKLOADS: tuple[SimulatedWorkload, ...] = (
+    SimulatedWorkload(
+        namespace="chat", name="llama-8b", server="vllm", demand=_demand(CHAT),
+        capacity=8.0, start_s=240.0, replicas=2,
+    ),
+    SimulatedWorkload(
+        namespace="search", name="embedder", server="triton", demand=_demand(EMBED),
+        capacity=40.0, start_s=75.0, replicas=2,
+    ),
+    SimulatedWorkload(
+        namespace="images", name="diffusion", server="vllm", demand=_demand(IMAGES),
+        capacity=1.0, start_s=150.0, gpus=2, replicas=2,
+    ),
+)  # fmt: skip
+
+DECLARED: dict[str, Declared] = {
+    "chat/llama-8b": Declared(
+        policy={"server": "vllm", "mode": "act", "capacity": 8.0, "start_time_s": 300.0},
+        min_replicas=1,
+        max_replicas=12,
+    ),
+    "search/embedder": Declared(
+        policy={"server": "triton", "mode": "act", "capacity": 40.0, "start_time_s": 90.0},
+        min_replicas=1,
+        max_replicas=8,
+    ),
+    "images/diffusion": Declared(
+        policy={"server": "vllm", "mode": "act", "capacity": 1.0, "start_time_s": 180.0},
+        min_replicas=1,
+        max_replicas=6,
+    ),
+}
+
+
+def settings(*, listen: str, listen_grpc: str, metrics_port: int) -> ControllerSettings:
+    """The controller's settings: a policy per workload, named as the workload is, for its namespace.
+
+    `metrics_port` is where the simulated pods' pages are served.
+    """
+    policies = {
+        key.replace("/", "-"): {
+            **declared.policy,
+            "metrics_port": metrics_port,
+            "namespaces": [key.split("/")[0]],
+        }
+        for key, declared in DECLARED.items()
+    }
+    return config.convert(
+        {"listen": listen, "listen_grpc": listen_grpc, "policies": policies},
+        ControllerSettings,
+        where="demo",
+    )

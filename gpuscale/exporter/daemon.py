@@ -1,0 +1,256 @@
+"""The exporter put together: threads that read the driver, a loop that asks the kubelet, a loop that renders, HTTP.
+
+`run` is the process; `Exporter` is the same thing inside an event loop that somebody else owns.
+"""
+
+import asyncio
+import re
+import socket
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from aiohttp import web
+
+from gpuscale import __version__, httpd, log, runtime
+from gpuscale.clock import Clock, SystemClock
+from gpuscale.config import ExporterSettings, convert
+from gpuscale.errors import ConfigError, SourceError
+from gpuscale.exporter import attribution, dcgm, exposition, simulated
+from gpuscale.exporter.collectors import COLLECTORS
+from gpuscale.exporter.nvml import NvmlDriver
+from gpuscale.exporter.podresources import HeldDevice, PodResources
+from gpuscale.exporter.sample import (
+    AttributionState,
+    Collector,
+    DeviceSample,
+    Driver,
+    DriverState,
+    NodeSample,
+)
+from gpuscale.exporter.sampler import Observed, Sampler
+
+STOP_WAIT_S = 0.5
+"""How long the driver may take to be closed at the end; a call that hangs is left to the process's end."""
+
+NVML_OFF = Observed(
+    driver=DriverState(up=False, reason="NVML is switched off by the setting nvml"),
+    devices=(),
+    collectors=(),
+)
+
+_log = log.get("exporter")
+
+
+class Attribution:
+    """The last answer of the kubelet, and how the asking goes."""
+
+    def __init__(self, settings: ExporterSettings, clock: Clock) -> None:
+        self._settings = settings.pod_resources
+        self._clock = clock
+        self._kubelet = PodResources(self._settings.socket, timeout_s=self._settings.timeout_s)
+        self._bound_s = max(settings.stale_after_s, 2 * self._settings.period_s)
+        self._held: tuple[HeldDevice, ...] = ()
+        self._at: float | None = None
+        self._reason: str | None = "the kubelet has not answered yet"
+
+    async def ask(self) -> None:
+        """One List call; a failure is logged when it is a new one."""
+        try:
+            held = await self._kubelet.held()
+        except SourceError as error:
+            if self._reason != str(error):
+                _log.warning("attribution down", reason=str(error))
+            self._reason = str(error)
+            return
+        if self._reason is not None:
+            _log.info("attribution up", devices_held=len(held))
+        self._held, self._at, self._reason = held, self._clock.wall(), None
+
+    def state(self, devices: Sequence[DeviceSample], now: float) -> AttributionState:
+        """The last answer against the GPUs that are there now; without allocations past their bound."""
+        fresh = self._at is not None and now - self._at <= self._bound_s
+        found = attribution.attribute(
+            self._held if fresh else (),
+            (device.identity for device in devices),
+            self._settings.resources,
+        )
+        return AttributionState(
+            up=self._reason is None,
+            reason=self._reason,
+            at=self._at,
+            allocations=found.allocations,
+            unmatched=found.unmatched,
+        )
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._kubelet.close()
+
+
+class Exporter:
+    """One node's exporter. `start` it within a `runtime.Daemon`, which then owns its loops and its end."""
+
+    def __init__(
+        self,
+        settings: ExporterSettings,
+        *,
+        node: str,
+        driver: Driver | None,
+        clock: Clock,
+        collectors: Sequence[Collector] = COLLECTORS,
+    ) -> None:
+        """`driver` None is the kill switch: nothing is ever asked of NVML."""
+        self._settings = settings
+        self._node = node
+        self._clock = clock
+        self._sampler = (
+            None if driver is None else Sampler(driver, collectors, settings=settings, clock=clock)
+        )
+        self._attribution: Attribution | None = None
+        self._server: httpd.HttpServer | None = None
+        self._sample: NodeSample | None = None
+        self._page = self._render(None)
+        self._cycles = 0
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """(host, port) that it listens on, once started."""
+        assert self._server is not None, "start() comes first"
+        return self._server.address
+
+    @property
+    def sample(self) -> NodeSample | None:
+        """The newest snapshot; None before the first cycle."""
+        return self._sample
+
+    async def start(self, daemon: runtime.Daemon) -> None:
+        """Listen, then begin to read. Raises ListenError, ConfigError."""
+        application = httpd.application(page=lambda: self._page, ready=self._not_ready)
+        application.router.add_get("/api/v1/sample", self._answer_sample)
+        self._server = await httpd.HttpServer.start(application, self._settings.listen)
+        daemon.close_with(f"http of {self._node}", self._server.close)
+        host, port = self._server.address
+        _log.info("listening", host=host, port=port, node=self._node, version=__version__)
+        if self._settings.pod_resources.enabled:
+            self._attribution = Attribution(self._settings, self._clock)
+            daemon.close_with(f"kubelet of {self._node}", self._attribution.close)
+            daemon.own(f"attribution of {self._node}", self._attribute())
+        if self._sampler is not None:
+            daemon.close_with(f"driver of {self._node}", self._stop_sampler)
+            self._sampler.start()
+        daemon.own(f"cycles of {self._node}", self._turn())
+
+    # ----- loops
+
+    async def _attribute(self) -> None:
+        assert self._attribution is not None
+        period_s = self._settings.pod_resources.period_s
+        await runtime.every(self._clock, period_s, self._attribution.ask)
+
+    async def _turn(self) -> None:
+        await runtime.every(self._clock, self._settings.periods.fast_s, self._cycle)
+
+    async def _cycle(self) -> None:
+        """Take what is known, and render it; the page of before is served until this one is done."""
+        observed = NVML_OFF if self._sampler is None else self._sampler.observe()
+        if observed is None:
+            return  # the driver is still being asked for the first time
+        now = self._clock.wall()
+        kubelet = self._attribution
+        self._cycles += 1
+        sample = NodeSample(
+            sequence=self._cycles,
+            at=now,
+            node=self._node,
+            driver=observed.driver,
+            devices=observed.devices,
+            attribution=None if kubelet is None else kubelet.state(observed.devices, now),
+            collectors=observed.collectors,
+            cycles=self._cycles,
+        )
+        self._page = await asyncio.to_thread(self._render, sample)
+        self._sample = sample
+
+    def _render(self, sample: NodeSample | None) -> httpd.Exposition:
+        families = exposition.families(sample, self._clock.wall())
+        if not self._settings.dcgm.enabled:
+            return httpd.render(families)
+        pages = dcgm.render(sample, self._settings.dcgm.hostname_label)
+        return httpd.render(families, extra_text=pages.text, extra_openmetrics=pages.openmetrics)
+
+    async def _stop_sampler(self) -> None:
+        assert self._sampler is not None
+        if not await asyncio.to_thread(self._sampler.stop, STOP_WAIT_S):
+            _log.warning("driver left open", reason="a call into it has not returned")
+
+    # ----- HTTP
+
+    def _not_ready(self) -> str | None:
+        """Why not ready; None once a cycle is done, whatever the driver says.
+
+        A node without a working driver is ready: a Service sends Prometheus to ready pods only,
+        and gpuscale_nvml_up 0 is what must be seen then.
+        """
+        return None if self._sample is not None else "no collection cycle has finished yet"
+
+    async def _answer_sample(self, _: web.Request) -> web.Response:
+        """The newest snapshot as JSON, with its sequence number and wall times."""
+        if self._sample is None:
+            return web.json_response({"error": self._not_ready()}, status=503)
+        return web.Response(body=msgspec.json.encode(self._sample), content_type="application/json")
+
+
+def run(
+    settings: ExporterSettings, environ: Mapping[str, str], driver: Driver | None = None
+) -> int:
+    """Run the exporter until a signal; the exit code. `driver` takes the place of the one that is set.
+
+    A thread may still hang in the driver when this returns: leave with `runtime.exit_now`.
+    """
+    log.configure(settings.log.level, settings.log.format)
+    clock = SystemClock()
+
+    async def start(daemon: runtime.Daemon) -> None:
+        _check(settings)
+        exporter = Exporter(
+            settings,
+            node=settings.node_name or environ.get("NODE_NAME") or socket.gethostname(),
+            driver=driver or driver_of(settings, clock),
+            clock=clock,
+        )
+        await exporter.start(daemon)
+
+    return runtime.run(start)
+
+
+def with_options(
+    settings: ExporterSettings,
+    options: Mapping[str, str | None],
+    *,
+    log_options: Mapping[str, str | None],
+) -> ExporterSettings:
+    """The settings with what the command line gave in place; None is not given. Raises ConfigError."""
+    data = msgspec.to_builtins(settings)
+    data |= {key: value for key, value in options.items() if value is not None}
+    data["log"] |= {key: value for key, value in log_options.items() if value is not None}
+    return convert(data, ExporterSettings, where="command line")
+
+
+def driver_of(settings: ExporterSettings, clock: Clock) -> Driver | None:
+    """The driver that the setting `nvml` names; None when it is off. Raises ConfigError."""
+    if settings.nvml == "off":
+        return None
+    if settings.nvml == "auto":
+        return NvmlDriver()
+    return simulated.driver(settings.nvml.removeprefix("simulated:"), clock.monotonic)
+
+
+def _check(settings: ExporterSettings) -> None:
+    """Refuse what the settings' types cannot: an expression that is none. Raises ConfigError."""
+    for pattern in settings.pod_resources.resources:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(
+                f"pod_resources.resources: {pattern!r} is not a regular expression ({error}): correct it"
+            ) from error

@@ -1,0 +1,349 @@
+"""Watching one GPU: a thread that reads the collectors that are due, and the view of it that it publishes.
+
+The thread replaces its view whole after each round, so whoever looks needs no lock and never waits.
+What the thread is doing right now is noted before each call into the driver, so that a call that
+does not return can be named from outside.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+from gpuscale import log
+from gpuscale.clock import Clock
+from gpuscale.config import ExporterSettings
+from gpuscale.errors import (
+    DeviceLost,
+    DriverError,
+    DriverMissing,
+    DriverRestartRequired,
+    NotSupported,
+)
+from gpuscale.exporter.sample import Collector, Device, DeviceSample, Identity, Reading, Tier
+
+ERROR_KINDS: tuple[tuple[type[DriverError], str], ...] = (
+    (NotSupported, "not_supported"),
+    (DeviceLost, "device_lost"),
+    (DriverMissing, "driver_missing"),
+    (DriverRestartRequired, "driver_restart_required"),
+    (DriverError, "driver_error"),
+)
+"""The label `error`: a kind, followed by NVML's return code where there is one. NVML has some forty."""
+
+_log = log.get("exporter.watch")
+
+
+class Failures:
+    """Failed reads by collector and error, since the start; counted by every thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def count(self, collector: str, error: DriverError) -> None:
+        """One more failed read."""
+        kind = next(name for known, name in ERROR_KINDS if isinstance(error, known))
+        label = kind if error.code is None else f"{kind}_{error.code}"
+        with self._lock:
+            self._counts[collector, label] += 1
+
+    def counted(self) -> dict[str, tuple[tuple[str, int], ...]]:
+        """(error, count) by collector, in a stable order."""
+        with self._lock:
+            counts = sorted(self._counts.items())
+        by_collector: dict[str, tuple[tuple[str, int], ...]] = {}
+        for (collector, error), count in counts:
+            by_collector[collector] = (*by_collector.get(collector, ()), (error, count))
+        return by_collector
+
+
+class Calls:
+    """The call into the driver that one thread is in, if any; it is named when it is overdue."""
+
+    def __init__(self, clock: Clock, *, deadline_s: float, **who: object) -> None:
+        self._clock = clock
+        self._deadline_s = deadline_s
+        self._who = who
+        self._under_way: tuple[str, float] | None = None
+        self._reported: tuple[str, float] | None = None
+
+    @contextmanager
+    def named(self, what: str) -> Iterator[None]:
+        """Run one call under this name (the thread's side)."""
+        since = self._clock.monotonic()
+        self._under_way = (what, since)
+        try:
+            yield
+        finally:
+            self._under_way = None
+            took_s = self._clock.monotonic() - since
+            if took_s > self._deadline_s:
+                _log.warning("late call returned", call=what, took_s=round(took_s, 3), **self._who)
+
+    def overdue(self) -> str | None:
+        """Why the thread does not go on, in words that do not change while it hangs; None while it does."""
+        under_way = self._under_way
+        if under_way is None or self._clock.monotonic() - under_way[1] <= self._deadline_s:
+            return None
+        if under_way is not self._reported:
+            self._reported = under_way
+            _log.error("call hangs", call=under_way[0], deadline_s=self._deadline_s, **self._who)
+        return f"{under_way[0]} has not returned within {self._deadline_s:g} s"
+
+
+class _NamedDevice:
+    """A Device whose every method runs under its own name."""
+
+    def __init__(self, device: Device, calls: Calls) -> None:
+        self._device = device
+        self._calls = calls
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._device, name)
+        return partial(self._call, name, attribute) if callable(attribute) else attribute
+
+    def _call(self, name: str, method: Any, *args: Any) -> Any:
+        with self._calls.named(name):
+            return method(*args)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """The last good reading of one collector, and when it was begun."""
+
+    reading: Reading
+    wall: float
+    monotonic: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _View:
+    """All that a thread has to say about its GPU; replaced whole after each round."""
+
+    reads: Mapping[str, _Read] = field(default_factory=dict)
+    durations: Mapping[str, float] = field(default_factory=dict)
+    rounds: int = 0
+    failed_rounds: int = 0
+    """Rounds in a row in which every read failed."""
+    reason: str | None = None
+    lost: bool = False
+
+
+class Watch:
+    """One GPU, across every session with the driver in which it is there."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        collectors: Sequence[Collector],
+        *,
+        settings: ExporterSettings,
+        clock: Clock,
+        failures: Failures,
+        lost: threading.Event,
+    ) -> None:
+        self.identity = identity
+        self.present = True
+        """Whether the driver enumerates it."""
+        self.fatal: BaseException | None = None
+        """What the thread died of; ends the process."""
+        self._collectors = tuple(collectors)
+        periods = settings.periods
+        self._periods = {
+            Tier.FAST: periods.fast_s,
+            Tier.MEDIUM: periods.medium_s,
+            Tier.SLOW: periods.slow_s,
+        }
+        # A value that is read once a minute is not stale after thirty seconds, but when the next
+        # reading of it is missing.
+        self._bounds = {
+            tier: max(settings.stale_after_s, 2 * period) for tier, period in self._periods.items()
+        }
+        self._clock = clock
+        self._failures = failures
+        self._lost = lost
+        self._calls = Calls(
+            clock, deadline_s=settings.call_deadline_s, gpu=identity.index, uuid=identity.uuid
+        )
+        self._totals: dict[str, dict[str, float]] = {c.name: {} for c in collectors}
+        self._view = _View()
+        self._thread: threading.Thread | None = None
+        self._halt = threading.Event()
+
+    # ----- what others see
+
+    @property
+    def view(self) -> _View:
+        """What the thread said last."""
+        return self._view
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it is there, and nothing can be said of it yet."""
+        view = self._view
+        return self.present and not view.rounds and not view.lost and self._calls.overdue() is None
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether its thread hangs in the driver."""
+        return self._calls.overdue() is not None
+
+    def sample(self, now: float) -> DeviceSample | None:
+        """What is known at `now` (monotonic); None for a GPU that is gone, or not read yet."""
+        if not self.present or self.is_pending:
+            return None
+        view, overdue = self._view, self._calls.overdue()
+        reads = (
+            []
+            if view.lost
+            else [(c, view.reads[c.name]) for c in self._collectors if c.name in view.reads]
+        )
+        fast = [read.wall for collector, read in reads if collector.tier is Tier.FAST]
+        return DeviceSample(
+            identity=self.identity,
+            up=overdue is None and view.reason is None,
+            reason=overdue or view.reason,
+            read_at=max(fast, default=None),
+            samples=tuple(
+                sample
+                for collector, read in reads
+                if now - read.monotonic <= self._bounds[collector.tier]
+                for sample in read.reading.samples
+            ),
+            unsupported=tuple(family for _, read in reads for family in read.reading.unsupported),
+        )
+
+    # ----- the supervisor's side
+
+    def follow(self, device: Device) -> None:
+        """The GPU is there under this handle: go on, or start to read it."""
+        self.identity = device.identity
+        self.present = True
+        if self._thread is not None and self._thread.is_alive():
+            self._halt.clear()
+            return
+        self._halt = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run,
+            args=(device, self._halt),
+            name=f"nvml-gpu-{self.identity.index}",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def lose(self, reason: str) -> None:
+        """The driver counts the GPU and cannot open it."""
+        self.end()
+        self._view = _View(reason=reason, lost=True)
+
+    def leave(self) -> None:
+        """The driver does not know the GPU any more: its series end."""
+        self.end()
+        self.present = False
+
+    def end(self) -> None:
+        """Ask the thread to end after the call it is in."""
+        self._halt.set()
+
+    def join(self, wait_s: float) -> bool:
+        """Whether the thread has ended within `wait_s`."""
+        if self._thread is None:
+            return True
+        self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    # ----- the thread
+
+    def _run(self, device: Device, halt: threading.Event) -> None:
+        named = cast("Device", _NamedDevice(device, self._calls))
+        began: dict[str, float] = {}  # reads of this session: a gap before it is nobody's busy time
+        failing: dict[str, str] = {}
+        start = self._clock.monotonic()
+        due = dict.fromkeys(self._periods, start)
+        try:
+            while not halt.is_set():
+                now = self._clock.monotonic()
+                tiers = {tier for tier, at in due.items() if at <= now}
+                if not self._round(named, tiers, began, failing):
+                    self._lost.set()
+                    return
+                for tier in tiers:
+                    due[tier] = next_due(due[tier], self._periods[tier], self._clock.monotonic())
+                halt.wait(max(0.0, min(due.values()) - self._clock.monotonic()))
+        except BaseException as error:  # noqa: BLE001 - handed to the event loop, which ends the process
+            self.fatal = error
+
+    def _round(
+        self, device: Device, tiers: set[Tier], began: dict[str, float], failing: dict[str, str]
+    ) -> bool:
+        """Read the collectors of these tiers and publish; False when the GPU is lost."""
+        before = self._view
+        reads, durations = dict(before.reads), dict(before.durations)
+        collectors = [c for c in self._collectors if c.tier in tiers]
+        errors: dict[str, str] = {}
+        for collector in collectors:
+            name = collector.name
+            at = self._clock.monotonic()
+            last = began.get(name)
+            try:
+                wall = self._clock.wall()
+                elapsed_s = None if last is None else at - last
+                reading = collector.read(device, self._totals[name], elapsed_s)
+            except DriverRestartRequired as error:
+                self._failures.count(name, error)
+                raise
+            except DriverError as error:
+                self._failures.count(name, error)
+                errors[name] = str(error)
+                if failing.get(name) != str(error):
+                    self._say("read failed", collector=name, reason=str(error), code=error.code)
+                failing[name] = str(error)
+                if isinstance(error, DeviceLost | DriverMissing):
+                    self._view = _View(reason=str(error), lost=True, durations=durations)
+                    return False
+            else:
+                began[name] = at
+                reads[name] = _Read(reading=reading, wall=wall, monotonic=at)
+                if failing.pop(name, None) is not None:
+                    self._say("read succeeded again", collector=name)
+            durations[name] = self._clock.monotonic() - at
+        self._view = self._after(before, collectors, errors, reads, durations)
+        return True
+
+    def _after(
+        self,
+        before: _View,
+        collectors: Sequence[Collector],
+        errors: Mapping[str, str],
+        reads: Mapping[str, _Read],
+        durations: Mapping[str, float],
+    ) -> _View:
+        """The view after a round: down when every fast read failed; other tiers do not decide that."""
+        fast = [c.name for c in collectors if c.tier is Tier.FAST]
+        failed = bool(fast) and all(name in errors for name in fast)
+        if not fast:
+            failed_rounds, reason = before.failed_rounds, before.reason
+        elif failed:
+            failed_rounds, reason = before.failed_rounds + 1, errors[fast[-1]]
+        else:
+            failed_rounds, reason = 0, None
+        return _View(
+            reads=reads,
+            durations=durations,
+            rounds=before.rounds + 1,
+            failed_rounds=failed_rounds,
+            reason=reason,
+        )
+
+    def _say(self, event: str, **data: object) -> None:
+        _log.warning(event, gpu=self.identity.index, uuid=self.identity.uuid, **data)
+
+
+def next_due(due: float, period_s: float, now: float) -> float:
+    """The next beat of a fixed grid after `now`: a round that overran skips beats, and never bunches."""
+    missed = max(0.0, now - due) // period_s
+    return due + (missed + 1) * period_s

@@ -1,0 +1,79 @@
+"""A kubelet's PodResources API: a real gRPC server on a unix socket whose answers a test can change."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from gpuscale.proto import podresources_pb2, podresources_pb2_grpc
+
+Held = tuple[str, str, str, str, list[str]]
+"""(namespace, pod, container, resource, device ids)."""
+
+
+class FakeKubelet(podresources_pb2_grpc.PodResourcesListerServicer):
+    """Start it, stop it, start it again on the same socket; `held` is what List answers."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self.held: list[Held] = []
+        self.error: grpc.StatusCode | None = None
+        """List fails with this code while it is set."""
+        self.delay_s = 0.0
+        self.padding_bytes = 0
+        """Makes the answer this much larger."""
+        self.calls = 0
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen; as the kubelet does, remove a socket that an earlier one left behind."""
+        self.socket.unlink(missing_ok=True)
+        self._server = grpc.aio.server()
+        podresources_pb2_grpc.add_PodResourcesListerServicer_to_server(self, self._server)
+        self._server.add_insecure_port(f"unix:{self.socket}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Stop, and take the socket away."""
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+        self.socket.unlink(missing_ok=True)
+
+    async def List(self, request: Any, context: Any) -> podresources_pb2.ListPodResourcesResponse:  # noqa: N802 - the service's own spelling
+        """Answer what the test has put here."""
+        self.calls += 1
+        if self.delay_s:
+            await asyncio.sleep(self.delay_s)
+        if self.error is not None:
+            await context.abort(self.error, "rejected by rate limit")
+        return answer(self.held, padding_bytes=self.padding_bytes)
+
+
+def answer(
+    held: list[Held], *, padding_bytes: int = 0
+) -> podresources_pb2.ListPodResourcesResponse:
+    """What a kubelet says when these containers hold these devices."""
+    response = podresources_pb2.ListPodResourcesResponse()
+    for namespace, pod, container, resource, device_ids in held:
+        response.pod_resources.append(
+            podresources_pb2.PodResources(
+                name=pod,
+                namespace=namespace,
+                containers=[
+                    podresources_pb2.ContainerResources(
+                        name=container,
+                        devices=[
+                            podresources_pb2.ContainerDevices(
+                                resource_name=resource, device_ids=device_ids
+                            )
+                        ],
+                    )
+                ],
+            )
+        )
+    if padding_bytes:
+        response.pod_resources.append(podresources_pb2.PodResources(name="x" * padding_bytes))
+    return response

@@ -1,0 +1,312 @@
+"""The one function that decides: from what is seen at a tick to replicas, for all workloads at once.
+
+    observation -> history, forecast -> bank of candidate plans -> guardrails -> decision or hold
+
+It is pure but for one economy: `Memory` is consumed. Its arrays are advanced in place and handed
+back, because copying a gigabyte per tick would cost more than deciding. Whoever calls keeps the
+memory that came back and never uses the one that went in. What it decided, a `Decided`, holds
+copies of its own and stays true.
+
+When nothing can be decided for a workload it is held (`Hold`):
+
+- its signal is stale or missing: the last answer stands for `hold_s`, then the answer is an error,
+  on which the HPA holds;
+- its capacity is unknown: likewise, and the reason names the cure.
+
+A held workload learns nothing: what was not seen is neither demand nor calm.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuscale.controller.bank import Bank, Choice
+from gpuscale.controller.domain import (
+    Bools,
+    Decision,
+    FleetForecast,
+    FleetObservation,
+    Floats,
+    Hold,
+    Inputs,
+)
+from gpuscale.controller.forecast import Forecaster
+from gpuscale.controller.guardrails import Situation, guard, verdicts
+from gpuscale.controller.history import History, aligned
+
+
+@dataclass(slots=True, kw_only=True)
+class Standing:
+    """What was answered and seen so far. Arrays of shape (n,)."""
+
+    desired: Floats
+    """The last answer, while it stands; NaN where there is none."""
+    rose_at: Floats
+    seen_s: Floats
+    trusted_at: Floats
+    """When demand was last known; -inf where it never was."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Memory:
+    """Everything that outlives a tick. Consumed by `decide`, `align` and `backfill` (see above)."""
+
+    keys: tuple[str, ...]
+    tick_s: float
+    now: float | None
+    """Of the last observation; None before the first."""
+    history: History
+    forecaster: Forecaster
+    bank: Bank
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """The outcome of one tick (`domain.FleetDecision`)."""
+
+    observation: FleetObservation
+    desired: Floats
+    held: Bools
+    forecast: FleetForecast
+    planned: Floats
+    choice: Choice
+    candidates: tuple[str, ...]
+    stages: tuple[Floats, ...]
+    situation: Situation
+    trusted_at: Floats
+
+    @property
+    def now(self) -> float:
+        """Of the observation."""
+        return self.observation.now
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of the observation."""
+        return self.observation.keys
+
+    def of(self, index: int) -> Decision | Hold:
+        """The outcome of one workload, with its verdicts and reasons."""
+        if self.held[index]:
+            return Hold(
+                key=self.keys[index],
+                now=self.now,
+                reason=self._reason(index),
+                answer=_whole(self.desired[index]),
+                inputs=_inputs(self.observation, index),
+            )
+        costs = self.choice.costs[index]
+        quantiles = self.forecast.quantiles[index]
+        coverage = self.forecast.coverage[index]
+        return Decision(
+            key=self.keys[index],
+            now=self.now,
+            planned=int(self.planned[index]),
+            desired=int(self.desired[index]),
+            verdicts=verdicts(self.planned, self.stages, self.situation, index),
+            candidate=self.candidates[self.choice.candidate[index]],
+            candidate_costs=_relative(self.candidates, costs),
+            forecast=_by_level(self.forecast.levels, quantiles),
+            forecast_coverage=_by_level(self.forecast.levels, coverage),
+            inputs=_inputs(self.observation, index),
+        )
+
+    def _reason(self, index: int) -> str:
+        """Why this workload is held: what is missing, since when, what would cure it."""
+        seen = self.observation
+        stands = (
+            "the last answer stands"
+            if not np.isnan(self.desired[index])
+            else "no number can be given"
+        )
+        since = seen.now - self.trusted_at[index]
+        ago = "was never known" if not np.isfinite(since) else f"was last known {since:.0f} s ago"
+        stale_after = seen.policy.stale_after_s[index]
+        if seen.age_s[index] > stale_after:
+            age = seen.age_s[index]
+            old = "there is no sample" if np.isinf(age) else f"the newest sample is {age:.0f} s old"
+            return (
+                f"The signal is stale ({old}, stale_after_s is {stale_after:.0f}) and demand {ago}: "
+                f"{stands}. Check that the source answers and that its samples are recent."
+            )
+        if not _known(seen)[index]:
+            return (
+                f"Demand is missing and {ago}: {stands}. Check that the pods expose the metrics of "
+                "the server that the policy names."
+            )
+        return (
+            f"The capacity of a replica is unknown: {stands}. Set `capacity` (requests/s that one "
+            "replica carries at full load) in the policy."
+        )
+
+
+def initial_memory(keys: tuple[str, ...], tick_s: float) -> Memory:
+    """A memory that knows nothing yet of these workloads."""
+    if not tick_s > 0:
+        raise ValueError(f"tick_s is {tick_s}: a tick takes time")
+    n = len(keys)
+    return Memory(
+        keys=tuple(keys),
+        tick_s=tick_s,
+        now=None,
+        history=History(n),
+        forecaster=Forecaster(n, tick_s),
+        bank=Bank(n, tick_s),
+        standing=Standing(
+            desired=np.full(n, np.nan),
+            rose_at=np.full(n, -np.inf),
+            seen_s=np.zeros(n),
+            trusted_at=np.full(n, -np.inf),
+        ),
+    )
+
+
+def align(memory: Memory, keys: tuple[str, ...]) -> Memory:
+    """The memory for these workloads, in this order: known ones keep theirs, new ones start empty.
+
+    Call it when workloads come, go or change places, before `decide`. The memory that goes in is
+    consumed.
+    """
+    keys = tuple(keys)
+    if keys == memory.keys:
+        return memory
+    row = {key: i for i, key in enumerate(memory.keys)}
+    source = np.array([row.get(key, -1) for key in keys], dtype=np.int64)
+    memory.history.align(source)
+    memory.forecaster.align(source)
+    memory.bank.align(source)
+    standing = memory.standing
+    standing.desired = aligned(standing.desired, source, np.nan)
+    standing.rose_at = aligned(standing.rose_at, source, -np.inf)
+    standing.seen_s = aligned(standing.seen_s, source, 0.0)
+    standing.trusted_at = aligned(standing.trusted_at, source, -np.inf)
+    memory.keys = keys
+    return memory
+
+
+def backfill(memory: Memory, key: str, times: Floats, demand: Floats, step_s: float) -> Memory:
+    """Enter one workload's past from before the start. The memory that goes in is consumed.
+
+    `times` (m,): ascending Unix seconds, each the END of an interval of `step_s` seconds, as
+    `FleetObservation.now` is; nothing later than the first observation. `demand` (m,): mean
+    units/s over it, NaN where unknown. Call it before the first `decide` in which the workload
+    takes part: candidate policies are warmed on it there, since only then are capacity and start
+    time known.
+    """
+    row = memory.keys.index(key)
+    memory.history.put(
+        row, np.asarray(times, dtype=np.float64), np.asarray(demand, dtype=np.float64), step_s
+    )
+    return memory
+
+
+def decide(observation: FleetObservation, memory: Memory) -> tuple[Decided, Memory]:
+    """Decide for all workloads of the observation. The memory that goes in is consumed.
+
+    Raises ValueError where the observation's keys or tick are not the memory's (`align` first).
+    """
+    if observation.keys != memory.keys:
+        raise ValueError("the observation's workloads are not the memory's: align() first")
+    if observation.tick_s != memory.tick_s:
+        raise ValueError("the observation's tick is not the memory's: start with a new memory")
+    now, policy, standing = observation.now, observation.policy, memory.standing
+    trusted = _known(observation) & (observation.age_s <= policy.stale_after_s)
+    demand = np.where(trusted, observation.demand, np.nan)
+    learn = trusted & (observation.coverage >= policy.coverage_min)
+
+    memory.history.add(now, memory.tick_s, np.where(learn, demand, np.nan))
+    forecast = memory.forecaster.advance(now, demand, observation.lead_s, learn, memory.history)
+    choice = memory.bank.advance(forecast.level[:, None], observation.capacity, policy.headroom)
+
+    standing.trusted_at = np.where(trusted, now, standing.trusted_at)
+    blind_s = now - standing.trusted_at
+    standing.seen_s = np.where(
+        trusted,
+        standing.seen_s + memory.tick_s,
+        np.where(blind_s > policy.hold_s, 0.0, standing.seen_s),
+    )
+    situation = Situation(
+        now=now,
+        policy=policy,
+        desired=standing.desired,
+        asked=observation.asked,
+        ready=observation.ready,
+        coverage=observation.coverage,
+        seen_s=standing.seen_s,
+        rose_at=standing.rose_at,
+        paused=observation.paused,
+        collapsed=np.zeros(len(demand), dtype=bool),
+    )
+    guarded, stages = guard(choice.planned, situation)
+    held = ~trusted | np.isnan(choice.planned)
+    expired = held & (np.fmax(blind_s, observation.age_s) > policy.hold_s)
+    desired = np.where(held, np.where(expired, np.nan, standing.desired), guarded)
+
+    before = np.where(np.isnan(standing.desired), observation.asked, standing.desired)
+    standing.rose_at = np.where(~held & (desired > before), now, standing.rose_at)
+    # An answer that expired is kept as what was asked last: when data come back, it is the floor.
+    standing.desired = np.where(np.isnan(desired), standing.desired, desired)
+    memory.now = now
+    return (
+        Decided(
+            observation=observation,
+            desired=desired,
+            held=held,
+            forecast=forecast,
+            planned=choice.planned,
+            choice=choice,
+            candidates=tuple(c.name for c in memory.bank.candidates),
+            stages=stages,
+            situation=situation,
+            trusted_at=standing.trusted_at,
+        ),
+        memory,
+    )
+
+
+def _known(observation: FleetObservation) -> Bools:
+    """Where demand is a number that can be one."""
+    with np.errstate(invalid="ignore"):
+        return np.isfinite(observation.demand) & (observation.demand >= 0)
+
+
+def _relative(names: tuple[str, ...], costs: Floats) -> dict[str, float]:
+    """Costs relative to the least; empty until there are some."""
+    if np.isnan(costs).all():
+        return {}
+    least = np.nanmin(costs)
+    return {n: float(c / least) for n, c in zip(names, costs, strict=True)} if least > 0 else {}
+
+
+def _by_level(levels: tuple[float, ...], values: Floats) -> dict[float, float]:
+    if np.isnan(values).any():
+        return {}
+    return {level: float(v) for level, v in zip(levels, values, strict=True)}
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _whole(value: float) -> int | None:
+    return None if np.isnan(value) else int(value)
+
+
+def _inputs(seen: FleetObservation, i: int) -> Inputs:
+    return Inputs(
+        demand=_number(seen.demand[i]),
+        backlog=_number(seen.backlog[i]),
+        coverage=_number(seen.coverage[i]),
+        age_s=None if np.isinf(seen.age_s[i]) else _number(seen.age_s[i]),
+        asked=_whole(seen.asked[i]),
+        ready=_whole(seen.ready[i]),
+        starting=_whole(seen.starting[i]),
+        pending=_whole(seen.pending[i]),
+        capacity=_number(seen.capacity[i]),
+        lead_s=float(seen.lead_s[i]),
+        min_replicas=int(seen.policy.min_replicas[i]),
+        max_replicas=int(seen.policy.max_replicas[i]),
+        risk=float(seen.policy.risk[i]),
+        headroom=float(seen.policy.headroom[i]),
+    )

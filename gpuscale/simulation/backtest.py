@@ -20,7 +20,7 @@ import numpy as np
 from gpuscale.config import Policy
 from gpuscale.controller.domain import Floats
 from gpuscale.controller.fleet import DRAIN_S, Outcome
-from gpuscale.errors import InputError
+from gpuscale.errors import InputError, foreign
 from gpuscale.simulation import peers, trace
 from gpuscale.simulation.engine import Case, Decider, Entry, Production, Totals, run
 from gpuscale.simulation.report import Backtest, Run, Timeline, score
@@ -70,7 +70,7 @@ class Options:
         if not self.cold_starts_s:
             raise InputError("--cold-start names no cold start; give seconds, e.g. 60,180,600")
         for cold in self.cold_starts_s:
-            if not 0 < cold <= COLD_START_MAX_S:
+            if not 0 < cold <= COLD_START_MAX_S:  # NaN too
                 raise InputError(
                     f"--cold-start {cold:g} s is out of range; it must be above 0 and at most {COLD_START_MAX_S:g} s"
                 )
@@ -80,6 +80,16 @@ class Options:
             )
         for name in self.policies:
             peers.target_of(name)
+
+
+def cold_starts_of(text: str) -> tuple[float, ...]:
+    """Seconds out of `60,180,600`."""
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise InputError(
+            f"--cold-start {foreign(text)!r} is not a list of seconds; write e.g. 60,180,600"
+        ) from None
 
 
 # ---------------------------------------------------------------- preparing

@@ -73,7 +73,7 @@ class Contender(Protocol):
 class Decider(Protocol[M]):
     """The production core, `gpuscale.controller.decide`."""
 
-    def initial_memory(self, keys: Sequence[str]) -> M:
+    def initial_memory(self, keys: tuple[str, ...], tick_s: float) -> M:
         """Nothing learned yet."""
         ...
 
@@ -174,7 +174,7 @@ def _bound(
     decider: Decider[M], keys: tuple[str, ...], cases: Sequence[Case]
 ) -> Callable[[FleetObservation], FleetDecision]:
     """`decide` with its memory inside, taught each case's history."""
-    memory = decider.initial_memory(keys)
+    memory = decider.initial_memory(keys, cases[0].tick_s)
     for key, case in zip(keys, cases, strict=True):
         if len(case.history):
             # Like an observation's `now`, a time is the end of the interval it speaks of.

@@ -95,6 +95,11 @@ def target_of(policy: str) -> tuple[str, float | None]:
     return family, target
 
 
+def is_policy(text: str) -> bool:
+    """Whether this reads as a policy's name."""
+    return text.partition("@")[0] in POLICIES
+
+
 class RollingMean:
     """Mean of what is known of the last `ticks` values, per element; NaN where nothing is."""
 

@@ -2,15 +2,19 @@
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from gpuscale.controller.domain import Floats
+from gpuscale.errors import InputError
 
 TIMELINE_HEADER = (
     "timestamp",
@@ -31,7 +35,7 @@ LATE_PRICE = 10.0
 DIGITS = 10
 """Significant digits of demand and backlog in a timeline: enough to run it again."""
 
-TABLE_WIDTH = 110
+TABLE_WIDTH = 100
 """Columns of a table that goes to a file or a pipe, where no terminal says how wide it is."""
 
 
@@ -135,21 +139,31 @@ def as_json(backtests: Sequence[Backtest]) -> str:
     return json.dumps(body, indent=2, allow_nan=False) + "\n"
 
 
-def write_table(backtests: Sequence[Backtest], file: IO[str], *, width: int | None = None) -> None:
+def write_table(backtests: Sequence[Backtest], file: IO[str]) -> None:
     """A table per trace and cold start, policies by J; the least J but the clairvoyant's in bold."""
-    console = Console(file=file, width=width, highlight=False)
+    console = Console(file=file, width=None if file.isatty() else TABLE_WIDTH, highlight=False)
     for backtest in backtests:
         for run in backtest.runs:
-            console.print(_table(backtest.trace, run))
+            title = (
+                f"{backtest.trace}: cold start {run.cold_start_s:g} s, "
+                f"{run.capacity_per_replica:.4g} units/s per replica, "
+                f"{_span(run.to_s - run.from_s)} from {run.from_s:.15g} s"
+            )
+            console.print(title, soft_wrap=True, markup=False)
+            console.print(_table(run))
+            console.print()
 
 
-def _table(trace: str, run: Run) -> Table:
-    table = Table(
-        title=f"{trace}: cold start {run.cold_start_s:g} s, "
-        f"{run.capacity_per_replica:.4g} units/s per replica, "
-        f"{(run.to_s - run.from_s) / 86_400:.3g} days from {run.from_s:.15g} s",
-        title_justify="left",
-    )
+def _span(seconds: float) -> str:
+    """A duration in the unit that a person would use."""
+    for unit_s, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= unit_s:
+            return f"{seconds / unit_s:.3g} {unit}"
+    return f"{seconds:g} s"
+
+
+def _table(run: Run) -> Table:
+    table = Table()
     table.add_column("policy", no_wrap=True)
     for title in ("replica-hours", "vs. oracle", "late", "J", "events/day", "peak"):
         table.add_column(title, justify="right", no_wrap=True)
@@ -198,3 +212,27 @@ def write_timeline(timelines: Iterable[Timeline], file: IO[str]) -> None:
                     f"{backlog:.{DIGITS}g}",
                 )
             )
+
+
+@contextmanager
+def opened(path: str | None, otherwise: IO[str]) -> Iterator[IO[str]]:
+    """The file to write to, or `otherwise` where no path is given. Raises InputError."""
+    if path is None:
+        yield otherwise
+        return
+    try:
+        with Path(path).open("w", encoding="utf-8", newline="") as file:
+            yield file
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def progress_on(file: IO[str]) -> Iterator[Callable[[float], None] | None]:
+    """A bar that is told the share done and leaves no trace; nothing where `file` is no terminal."""
+    if not file.isatty():
+        yield None
+        return
+    with Progress(console=Console(file=file), transient=True) as bars:
+        task = bars.add_task("backtest", total=1.0)
+        yield lambda share: bars.update(task, completed=share)

@@ -123,11 +123,11 @@ def _workload(out: Families, status: FleetStatus, i: int, key: str) -> None:
     )
     out.add(
         "gpuscale_workload_lead_time_seconds",
-        (*owner, status.lead_source[i]),
+        (*owner, status.leads[i].source),
         float(seen.lead_s[i]),
     )
     out.add(
-        "gpuscale_workload_capacity", (*owner, status.capacity_source[i]), float(seen.capacity[i])
+        "gpuscale_workload_capacity", (*owner, status.capacities[i].source), float(seen.capacity[i])
     )
     outcome = status.decision.of(i)
     match outcome:

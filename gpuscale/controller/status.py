@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuscale.controller.capacity import Capacity
 from gpuscale.controller.domain import (
     QUANTILES,
     Decision,
@@ -24,6 +25,7 @@ from gpuscale.controller.domain import (
     Snapshot,
     Workload,
 )
+from gpuscale.controller.leadtime import LeadTime
 
 POINTS_MAX = 720
 """Points kept per workload for its chart: three hours at the default tick of 15 s."""
@@ -34,14 +36,6 @@ RING_BYTES_MAX = 256 * 2**20
 
 STAGES: tuple[str, ...] = ("asked", "ready", "starting", "pending")
 """Stages of replicas, in the order in which they are shown."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """A declaration that cannot be used, and the sentence that says why and what cures it."""
-
-    key: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +76,8 @@ class WorkloadStatus:
     replicas: ReplicaState | None
     """None where no cluster shows them."""
     age_s: float | None
-    capacity: float | None
-    capacity_source: str
-    lead_s: float
-    lead_source: str
+    capacity: Capacity
+    lead: LeadTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +91,12 @@ class FleetStatus:
     readings: Mapping[str, SignalReading]
     problems: Mapping[str, str]
     replicas: Mapping[str, ReplicaState]
-    capacity_source: Sequence[str]
-    lead_source: Sequence[str]
+    capacities: Sequence[Capacity]
+    leads: Sequence[LeadTime]
     index: Mapping[str, int]
     """Position by key."""
-    refusals: tuple[Refusal, ...] = ()
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    """Key -> why a declaration cannot be used, and what cures it."""
     faults: tuple[str, ...] = ()
     """What is wrong with the controller's surroundings now, one sentence each; empty when all is well."""
     tally: Tally = Tally()
@@ -122,10 +115,8 @@ class FleetStatus:
             problem=self.problems.get(key),
             replicas=self.replicas.get(key),
             age_s=known(seen.age_s[i]),
-            capacity=known(seen.capacity[i]),
-            capacity_source=self.capacity_source[i],
-            lead_s=float(seen.lead_s[i]),
-            lead_source=self.lead_source[i],
+            capacity=self.capacities[i],
+            lead=self.leads[i],
         )
 
 

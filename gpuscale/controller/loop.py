@@ -1,0 +1,346 @@
+"""The tick: observe, decide, publish, write, record, render; each step named, timed and bounded.
+
+One failing source, workload or target never stops another: what fails is a fault with one sentence
+(`faults.py`), and is tried again at the next tick. What is not an operating error is a mistake in
+this program, and ends it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from gpuscale import log
+from gpuscale.clock import Clock, SystemClock
+from gpuscale.config import ControllerSettings
+from gpuscale.controller import answer, decide
+from gpuscale.controller.backfill import Backfill
+from gpuscale.controller.capacity import Capacity, capacity
+from gpuscale.controller.declared import Declared
+from gpuscale.controller.domain import (
+    FleetDecision,
+    FleetObservation,
+    ReplicaState,
+    Scaler,
+    Signal,
+    SignalReading,
+    SignalTarget,
+    Snapshot,
+    Workload,
+)
+from gpuscale.controller.faults import Faults
+from gpuscale.controller.leadtime import LeadTime, LeadTimes
+from gpuscale.controller.observe import observation_of, target_of
+from gpuscale.controller.status import FleetStatus, Ring, Tally, whole
+from gpuscale.errors import ApiError, GpuscaleError
+
+HPA_SYNC_S = 15.0
+"""Period of the HPA's loop (kube-controller-manager's default): what may pass until it acts on an answer."""
+WRITES_AT_ONCE = 16
+"""Writes to scale subresources in flight: the API server's fairness starts to queue beyond it."""
+CHANGES_LOGGED_MAX = 50
+"""Changes of answers logged one by one in a tick; the rest are counted."""
+
+_log = log.get("loop")
+
+
+class Surroundings(Protocol):
+    """What the loop asks of the world beside its signals; answered from memory, in no time."""
+
+    def declared(self) -> Declared:
+        """Workloads of the settings and of the ScaledObjects."""
+        ...
+
+    def replicas(self, workloads: Sequence[Workload]) -> Mapping[str, ReplicaState]:
+        """Replicas by key; without a cluster, and for what is not known, no entry."""
+        ...
+
+    def faults(self) -> Mapping[str, Sequence[str]]:
+        """What is wrong with the cluster now: sentence -> workloads concerned; empty when all is well."""
+        ...
+
+
+class Recorder(Protocol):
+    """Where a tick is recorded."""
+
+    async def record(self, status: FleetStatus) -> None:
+        """Keep it. Never raises for the file."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """Counts since the start, of what the loop itself does."""
+
+    ticks: int = 0
+    step_s: dict[str, float] = field(default_factory=dict)
+    signal_errors: dict[str, int] = field(default_factory=dict)
+    scale_events: dict[str, tuple[int, int]] = field(default_factory=dict)
+    writes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Seen:
+    """What one tick's observation was made of."""
+
+    workloads: tuple[Workload, ...]
+    refusals: Mapping[str, str]
+    targets: tuple[SignalTarget, ...]
+    replicas: Mapping[str, ReplicaState]
+    leads: tuple[LeadTime, ...]
+    capacities: tuple[Capacity, ...]
+    fresh: dict[str, SignalReading]
+    problems: dict[str, str]
+    observation: FleetObservation
+
+
+class Loop:
+    """Everything between two ticks: memory, learners, last readings, counters. Not for two tasks at once."""
+
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        clock: Clock,
+        *,
+        source: str,
+        signal: Signal,
+        surroundings: Surroundings,
+        scaler: Scaler | None,
+        backfill: Backfill,
+        recorder: Recorder,
+        publish: Callable[[Snapshot], None],
+        faults: Faults,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._source = source
+        self._signal = signal
+        self._surroundings = surroundings
+        self._scaler = scaler
+        self._backfill = backfill
+        self._recorder = recorder
+        self._publish = publish
+        self._faults = faults
+        self._memory = decide.initial_memory((), settings.tick_s)
+        self._leads = LeadTimes()
+        self._last: dict[str, SignalReading] = {}
+        self._answered: dict[str, int | None] = {}
+        # Steps cost real time, whatever clock the controller lives by.
+        self._stopwatch = SystemClock()
+        self.counters = Counters()
+        self.ring = Ring()
+        self.status: FleetStatus | None = None
+
+    async def tick(self) -> FleetStatus:
+        """One pass. Returns what is known now; it is also `self.status`."""
+        async with self._timed("observe"):
+            seen = await self._observe()
+        async with self._timed("backfill"):
+            await self._enter_past(seen)
+        async with self._timed("decide"):
+            # Pure, and numpy lets go of the interpreter: RPCs are answered meanwhile.
+            decision, self._memory = await asyncio.to_thread(
+                decide.decide, seen.observation, self._memory
+            )
+        async with self._timed("publish"):
+            status = self._status(seen, decision)
+            self._publish(status.snapshot)
+            self._note_changes(status)
+        async with self._timed("write"):
+            await self._write(status)
+        async with self._timed("record"):
+            await self._recorder.record(status)
+        self.ring.append(status)
+        self.counters.ticks += 1
+        self.status = status
+        return status
+
+    def tally(self) -> Tally:
+        """The counts of the loop, as of now."""
+        counted = self.counters
+        return Tally(
+            ticks=counted.ticks,
+            step_s=dict(counted.step_s),
+            signal_errors=dict(counted.signal_errors),
+            scale_events=dict(counted.scale_events),
+            actuator_writes=dict(counted.writes),
+        )
+
+    # ------------------------------------------------------------ observe
+
+    async def _observe(self) -> _Seen:
+        declared = self._surroundings.declared()
+        workloads = declared.workloads
+        replicas = self._surroundings.replicas(workloads)
+        self._faults.replace("cluster", self._surroundings.faults())
+        self._faults.replace(
+            "declaration", {f"{k}: {why}": () for k, why in declared.refusals.items()}
+        )
+        keys = tuple(w.key for w in workloads)
+        self._leads.keep(keys)
+        for key, state in replicas.items():
+            self._leads.observe(key, state.starts_s)
+        leads = tuple(self._lead_of(w) for w in workloads)
+        targets = tuple(target_of(w, replicas.get(w.key)) for w in workloads)
+        now = self._clock.wall()
+        fresh, problems = await self._read(targets, now)
+        self._last = {key: self._last[key] for key in keys if key in self._last}
+        self._last |= {key: r for key, r in fresh.items() if r.arrivals is not None}
+        return _Seen(
+            workloads=workloads,
+            refusals=declared.refusals,
+            targets=targets,
+            replicas=replicas,
+            leads=leads,
+            capacities=tuple(capacity(w.policy) for w in workloads),
+            fresh=fresh,
+            problems=problems,
+            observation=observation_of(
+                now=now,
+                tick_s=self._settings.tick_s,
+                workloads=workloads,
+                fresh=fresh,
+                last=self._last,
+                replicas=replicas,
+                lead_s=np.array([lead.p90_s for lead in leads], dtype=np.float64),
+            ),
+        )
+
+    def _lead_of(self, workload: Workload) -> LeadTime:
+        delay_s = self._settings.tick_s + (HPA_SYNC_S if workload.actuator == "keda" else 0.0)
+        return self._leads.of(workload.key, workload.policy.start_time_s, delay_s)
+
+    async def _read(
+        self, targets: Sequence[SignalTarget], now: float
+    ) -> tuple[dict[str, SignalReading], dict[str, str]]:
+        """(readings, why there is none or not all of it), by key."""
+        fresh: dict[str, SignalReading] = {}
+        problems: dict[str, str] = {}
+        faults: dict[str, list[str]] = {}
+        read = await self._signal.read(targets, now) if targets else {}
+        for target in targets:
+            got = read.get(target.key)
+            if isinstance(got, SignalReading):
+                fresh[target.key] = got
+                sentence = got.reason
+            elif isinstance(got, GpuscaleError):
+                sentence = str(got)
+                count = self.counters.signal_errors.get(self._source, 0)
+                self.counters.signal_errors[self._source] = count + 1
+            elif got is None:
+                sentence = f"{self._source} said nothing of it: this is a mistake in gpuscale"
+            else:
+                raise got
+            if sentence is not None:
+                problems[target.key] = sentence
+                faults.setdefault(sentence, []).append(target.key)
+        self._faults.replace("signal", faults)
+        return fresh, problems
+
+    async def _enter_past(self, seen: _Seen) -> None:
+        memory = decide.align(self._memory, seen.observation.keys)
+        # The reading of this tick is not the past: the journal and Prometheus end before it.
+        self._memory = await self._backfill.enter(
+            memory,
+            seen.targets,
+            seen.observation.now - self._settings.tick_s,
+            seen=self._last.keys(),
+        )
+        self._faults.set("past", self._backfill.problem)
+
+    # ------------------------------------------------------------ after the decision
+
+    def _status(self, seen: _Seen, decision: FleetDecision) -> FleetStatus:
+        snapshot = answer.snapshot(
+            decision,
+            seen.workloads,
+            seen.replicas,
+            number=self.counters.ticks + 1,
+            now=seen.observation.now,
+        )
+        return FleetStatus(
+            snapshot=snapshot,
+            observation=seen.observation,
+            decision=decision,
+            workloads=seen.workloads,
+            readings=dict(self._last),
+            problems=seen.problems,
+            replicas=seen.replicas,
+            capacities=seen.capacities,
+            leads=seen.leads,
+            index={key: i for i, key in enumerate(seen.observation.keys)},
+            refusals=seen.refusals,
+            faults=self._faults.sentences(),
+        )
+
+    def _note_changes(self, status: FleetStatus) -> None:
+        """Count and log every change of what is answered."""
+        logged = 0
+        events = self.counters.scale_events
+        answers: dict[str, int | None] = {}
+        for i, key in enumerate(status.observation.keys):
+            after = answers[key] = whole(status.decision.desired[i])
+            before = self._answered.get(key)
+            up, down = events.get(key, (0, 0))
+            if before is not None and after is not None and before != after:
+                up, down = (up + 1, down) if after > before else (up, down + 1)
+            events[key] = (up, down)
+            if before != after:
+                logged += 1
+                if logged <= CHANGES_LOGGED_MAX:
+                    _log.info("answer changed", workload=key, before=before, after=after)
+        if logged > CHANGES_LOGGED_MAX:
+            _log.info("more answers changed", count=logged - CHANGES_LOGGED_MAX)
+        for key in events.keys() - answers.keys():
+            del events[key]
+        self._answered = answers
+
+    async def _write(self, status: FleetStatus) -> None:
+        """Set the replicas of direct mode, where they differ from what is asked for."""
+        scaler = self._scaler
+        due = [w for i, w in enumerate(status.workloads) if _writes(status, i, w)]
+        if scaler is None:
+            sentence = "no cluster is connected: nothing is written to its scale target"
+            self._faults.replace("write", {sentence: [w.key for w in due]} if due else {})
+            return
+        gate = asyncio.Semaphore(WRITES_AT_ONCE)
+        failed: dict[str, list[str]] = {}
+
+        async def write(workload: Workload) -> None:
+            desired = status.decision.desired[status.index[workload.key]]
+            async with gate:
+                try:
+                    await scaler.scale(workload, int(desired))
+                except ApiError as error:
+                    result = "refused" if error.status in (401, 403) else "failed"
+                    failed.setdefault(str(error), []).append(workload.key)
+                else:
+                    result = "written"
+            self.counters.writes[result] = self.counters.writes.get(result, 0) + 1
+
+        async with asyncio.TaskGroup() as group:
+            for workload in due:
+                group.create_task(write(workload), name=f"scale {workload.key}")
+        self._faults.replace("write", failed)
+
+    @asynccontextmanager
+    async def _timed(self, step: str) -> AsyncIterator[None]:
+        begun = self._stopwatch.monotonic()
+        try:
+            yield
+        finally:
+            self.counters.step_s[step] = self._stopwatch.monotonic() - begun
+
+
+def _writes(status: FleetStatus, i: int, workload: Workload) -> bool:
+    """Whether this decision is to be written: only a fresh one, in direct mode, where it changes something."""
+    if workload.actuator != "scale" or workload.policy.mode != "act" or workload.paused is not None:
+        return False
+    if status.decision.held[i]:
+        return False
+    desired, asked = status.decision.desired[i], status.observation.asked[i]
+    # What is asked at present must be known: a number is never written blind over another's.
+    return bool(np.isfinite(desired) and np.isfinite(asked) and desired != asked)

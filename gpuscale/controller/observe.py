@@ -1,0 +1,120 @@
+"""From what the sources gave to the arrays that `decide` reads: one tick's observation.
+
+What a source did not give is NaN here, and is never filled in: a reading that failed leaves the
+demand unknown and the age of the last good one growing.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gpuscale.controller.capacity import capacities
+from gpuscale.controller.domain import (
+    FleetObservation,
+    FleetPolicy,
+    Floats,
+    ReplicaState,
+    SignalReading,
+    SignalTarget,
+    Workload,
+)
+from gpuscale.controller.servers import SERVERS
+
+ENDPOINTS_MAX = 4_096
+"""Pages of one workload; a fleet beyond it is read through Prometheus."""
+
+
+def target_of(workload: Workload, state: ReplicaState | None) -> SignalTarget:
+    """Where the signals of a workload are, by its policy and the pods that are ready."""
+    policy = workload.policy
+    if workload.endpoints:
+        endpoints = workload.endpoints
+        expected: int | None = len(endpoints)
+    elif state is not None:
+        port = policy.metrics_port or SERVERS[policy.server].port
+        hosts = (f"[{host}]" if ":" in host else host for host in state.endpoints[:ENDPOINTS_MAX])
+        endpoints = tuple(f"http://{host}:{port}{policy.metrics_path}" for host in hosts)
+        expected = state.ready
+    else:
+        endpoints, expected = (), None
+    return SignalTarget(
+        key=workload.key,
+        namespace=workload.namespace,
+        name=workload.name,
+        server=policy.server,
+        selector=selector_of(workload),
+        endpoints=endpoints,
+        pods_expected=expected,
+    )
+
+
+def selector_of(workload: Workload) -> str:
+    """The policy's label matchers with the workload's namespace and name filled in.
+
+    Only the two placeholders are replaced: braces of a regular expression stay as they are.
+    """
+    return workload.policy.selector.replace("{namespace}", workload.namespace).replace(
+        "{name}", workload.name
+    )
+
+
+def observation_of(
+    *,
+    now: float,
+    tick_s: float,
+    workloads: Sequence[Workload],
+    fresh: Mapping[str, SignalReading],
+    last: Mapping[str, SignalReading],
+    replicas: Mapping[str, ReplicaState],
+    lead_s: Floats,
+) -> FleetObservation:
+    """The arrays of one tick. `fresh` are this tick's readings, `last` the newest good ones of all."""
+    policies = [w.policy for w in workloads]
+    keys = tuple(w.key for w in workloads)
+    read = [fresh.get(key) for key in keys]
+    states = [replicas.get(key) for key in keys]
+    return FleetObservation(
+        now=now,
+        tick_s=tick_s,
+        keys=keys,
+        policy=FleetPolicy.of(policies),
+        demand=_column([None if r is None else r.arrivals for r in read]),
+        backlog=_column([None if r is None else r.waiting for r in read]),
+        coverage=_column([None if r is None else coverage_of(r) for r in read]),
+        age_s=np.array([_age_s(now, last.get(key)) for key in keys], dtype=np.float64),
+        asked=_column([None if s is None else s.asked for s in states]),
+        ready=_column([_ready(s, r) for s, r in zip(states, read, strict=True)]),
+        starting=_column([None if s is None else s.starting for s in states]),
+        pending=_column([None if s is None else s.pending for s in states]),
+        capacity=capacities(policies),
+        lead_s=lead_s,
+        paused=np.array([w.paused is not None for w in workloads], dtype=np.bool_),
+    )
+
+
+def coverage_of(reading: SignalReading) -> float | None:
+    """Pods that answered over pods that should have; None where nobody knows how many should.
+
+    A workload at zero replicas is covered whole: no pod is silent.
+    """
+    expected = reading.pods_expected
+    if expected is None:
+        return None
+    if expected == 0:
+        return 1.0
+    return min(1.0, reading.pods_answered / expected)
+
+
+def _ready(state: ReplicaState | None, reading: SignalReading | None) -> int | None:
+    """Replicas that serve: by the cluster, else the pods that answered."""
+    if state is not None:
+        return state.ready
+    return None if reading is None else reading.pods_answered
+
+
+def _age_s(now: float, reading: SignalReading | None) -> float:
+    return np.inf if reading is None else max(0.0, now - reading.at)
+
+
+def _column(values: Sequence[float | None]) -> Floats:
+    return np.array([np.nan if v is None else float(v) for v in values], dtype=np.float64)

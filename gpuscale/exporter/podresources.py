@@ -84,15 +84,10 @@ class PodResources:
     ) -> SourceUnreachable | SourceRefused | SourceMalformed:
         code, text = error.code(), foreign(error.details() or "no details")
         kubelet = f"kubelet at {self._socket}"
-        if code is grpc.StatusCode.UNAVAILABLE and not Path(self._socket).exists():
-            return SourceUnreachable(
-                f"there is no kubelet socket at {self._socket}: mount its directory, "
-                "or set pod_resources.socket"
-            )
         if code is grpc.StatusCode.UNAVAILABLE:
-            return SourceUnreachable(
-                f"{kubelet} cannot be reached ({text}): read it as root, and look whether the kubelet runs"
-            )
+            return _unavailable(self._socket, text)
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return _exhausted(kubelet, text)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return SourceUnreachable(
                 f"{kubelet} has not answered within {self._timeout_s:g} s: "
@@ -103,17 +98,32 @@ class PodResources:
                 f"{kubelet} has no PodResources API v1: "
                 "Kubernetes 1.20 or later is needed, or set pod_resources.enabled to false"
             )
-        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in text:
-            return SourceMalformed(
-                f"{kubelet} answers more than {ANSWER_BYTES_MAX} bytes: it is not a kubelet's list"
-            )
-        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return SourceRefused(
-                f"{kubelet} limits the rate of its PodResources API ({text}): "
-                "raise pod_resources.period_s, or that of another client on this node"
-            )
         return SourceRefused(f"{kubelet} answered {code.name} ({text}): look at the kubelet's log")
 
     async def close(self) -> None:
         """Close the channel; calls in flight are cancelled."""
         await self._channel.close(grace=None)
+
+
+def _unavailable(socket: str, text: str) -> SourceUnreachable:
+    if not Path(socket).exists():
+        return SourceUnreachable(
+            f"there is no kubelet socket at {socket}: mount its directory, "
+            "or set pod_resources.socket"
+        )
+    return SourceUnreachable(
+        f"kubelet at {socket} cannot be reached ({text}): "
+        "read its socket as root, and look whether it runs"
+    )
+
+
+def _exhausted(kubelet: str, text: str) -> SourceRefused | SourceMalformed:
+    """gRPC has one code for two things: our limit on an answer, and the kubelet's on calls."""
+    if "larger than max" in text:
+        return SourceMalformed(
+            f"{kubelet} answers more than {ANSWER_BYTES_MAX} bytes: it is not a kubelet's list"
+        )
+    return SourceRefused(
+        f"{kubelet} limits the rate of its PodResources API ({text}): "
+        "raise pod_resources.period_s, or that of another client on this node"
+    )

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import grpc.aio
@@ -32,7 +33,7 @@ class FakeKubelet(podresources_pb2_grpc.PodResourcesListerServicer):
         self.socket.unlink(missing_ok=True)
         self._server = grpc.aio.server()
         podresources_pb2_grpc.add_PodResourcesListerServicer_to_server(self, self._server)
-        self._server.add_insecure_port(f"unix:{self.socket}")
+        self._server.add_insecure_port("unix:" + quote(str(self.socket)))
         await self._server.start()
 
     async def stop(self) -> None:

@@ -1,0 +1,98 @@
+"""Snapshots of a node for tests of what is published: read from a driver at once, without threads."""
+
+from collections.abc import Iterable, Sequence
+
+from gpuscale.errors import DriverError
+from gpuscale.exporter.collectors import COLLECTORS
+from gpuscale.exporter.sample import (
+    Allocation,
+    AttributionState,
+    CollectorStats,
+    Device,
+    DeviceSample,
+    Driver,
+    DriverState,
+    NodeSample,
+    Sample,
+)
+
+AT = 1_767_225_600.0
+"""The wall time of every snapshot here: 2026-01-01T00:00:00Z."""
+
+
+def allocation(
+    uuid: str,
+    *,
+    pod: str = "vllm-0",
+    namespace: str = "inference",
+    container: str = "server",
+    replica: str = "",
+) -> Allocation:
+    """A container that holds a GPU, or a share of it."""
+    return Allocation(
+        uuid=uuid,
+        namespace=namespace,
+        pod=pod,
+        container=container,
+        resource="nvidia.com/gpu.shared" if replica else "nvidia.com/gpu",
+        replica=replica,
+    )
+
+
+def attribution(allocations: Iterable[Allocation], *, unmatched: int = 0) -> AttributionState:
+    """A kubelet that has answered two seconds ago."""
+    return AttributionState(
+        up=True,
+        reason=None,
+        at=AT - 2,
+        allocations=tuple(allocations),
+        unmatched=unmatched,
+    )
+
+
+def node_of(driver: Driver, allocations: Iterable[Allocation] = ()) -> NodeSample:
+    """Everything that the collectors read from a driver, half a second ago."""
+    versions = driver.open()
+    devices = [_device(device) for device in driver.devices()]
+    return NodeSample(
+        sequence=7,
+        at=AT,
+        node="node-1",
+        driver=DriverState(up=True, versions=versions),
+        devices=tuple(devices),
+        attribution=attribution(allocations),
+        collectors=tuple(
+            CollectorStats(name=collector.name, duration_s=0.001, errors=())
+            for collector in COLLECTORS
+        ),
+        cycles=7,
+    )
+
+
+def _device(device: Device) -> DeviceSample:
+    samples: list[Sample] = []
+    unsupported: list[str] = []
+    reason: str | None = None
+    for collector in COLLECTORS:
+        state: dict[str, float] = {}
+        try:
+            collector.read(device, state, None)
+            reading = collector.read(device, state, 1.0)
+        except DriverError as error:
+            reason = str(error)
+            continue
+        samples += reading.samples
+        unsupported += reading.unsupported
+    return DeviceSample(
+        identity=device.identity,
+        up=reason is None,
+        reason=reason,
+        read_at=AT - 0.5,
+        samples=tuple(samples),
+        unsupported=tuple(unsupported),
+    )
+
+
+def values(device: DeviceSample, family: str) -> Sequence[float]:
+    """The values of a family on one device."""
+    return [sample.value for sample in device.samples if sample.family == family]

@@ -4,12 +4,19 @@
 given what it would otherwise build (a signal source, a cluster, a writer of replicas).
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
-from gpuscale import runtime
+from aiohttp import web
+
+from gpuscale import __version__, httpd, log, runtime
 from gpuscale.clock import Clock, SystemClock
 from gpuscale.config import ControllerSettings
+from gpuscale.controller import declared, metrics
+from gpuscale.controller.actuators.keda import STALE_AFTER_S, ExternalScaler
+from gpuscale.controller.backfill import Backfill
 from gpuscale.controller.domain import (
     FleetDecision,
     FleetObservation,
@@ -19,6 +26,22 @@ from gpuscale.controller.domain import (
     Snapshot,
     Workload,
 )
+from gpuscale.controller.faults import Faults
+from gpuscale.controller.journal import Journal
+from gpuscale.controller.loop import Loop
+from gpuscale.controller.records import DEMAND_STEP_S
+from gpuscale.controller.signals.scrape import ScrapeSignal
+from gpuscale.controller.status import FleetStatus, Tally
+from gpuscale.controller.web import Page
+
+STALE_TICKS = 4
+"""A snapshot is no answer any more after four ticks, and never before STALE_AFTER_S: one late tick
+must not turn into errors on every HPA."""
+PAST_S = 14 * 86_400.0
+PAST_STEP_S = 60.0
+"""What is asked of a source that is no Prometheus, and of the journal: two weeks, as Prometheus is."""
+
+_log = log.get("controller")
 
 
 class Cluster(Protocol):
@@ -57,6 +80,19 @@ class Controller:
     ) -> None:
         self._settings = settings
         self._clock = clock
+        self._signal = signal
+        self._cluster = cluster
+        self._writer = scaler
+        self._faults = Faults()
+        self._journal = Journal(settings.journal)
+        self._external = ExternalScaler(
+            clock, stale_after_s=max(STALE_AFTER_S, STALE_TICKS * settings.tick_s)
+        )
+        self._page = httpd.render(metrics.families(None, Tally()))
+        self._loop: Loop | None = None
+        self._http: httpd.HttpServer | None = None
+        self._grpc_address: tuple[str, int] | None = None
+        self._ticking = asyncio.Lock()
 
     async def start(self, daemon: runtime.Daemon, *, ticking: bool = True) -> None:
         """Listen and start ticking every `tick_s` of the clock; raises ListenError and ConfigError.
@@ -64,27 +100,56 @@ class Controller:
         Returns once both addresses are bound. With `ticking=False` nothing is decided until the
         caller calls `tick()`, which suits one who owns time.
         """
-        raise NotImplementedError
+        source, signal = self._source()
+        daemon.close_with("signal", signal.close)
+        await self._journal.open()
+        daemon.close_with("journal", self._journal.close)
+        loop = self._loop = self._build(source, signal)
+        self._http = await httpd.HttpServer.start(self._application(loop), self._settings.listen)
+        daemon.close_with("http", self._http.close)
+        self._grpc_address = await self._external.start(self._settings.listen_grpc)
+        daemon.close_with("external scaler", self._external.close)
+        host, port = self._http.address
+        _log.info("listening", service="http", host=host, port=port)
+        host, port = self._grpc_address
+        _log.info("listening", service="grpc", host=host, port=port)
+        _log.info(
+            "controller started",
+            version=__version__,
+            source=source,
+            workloads=len(self._settings.workloads),
+            cluster=self._cluster is not None,
+            tick_s=self._settings.tick_s,
+        )
+        if ticking:
+            daemon.own("tick", runtime.every(self._clock, self._settings.tick_s, self._step))
 
     @property
     def http_address(self) -> tuple[str, int]:
         """(host, port) of the page, the API and /metrics; known once started."""
-        raise NotImplementedError
+        assert self._http is not None, "not started"
+        return self._http.address
 
     @property
     def grpc_address(self) -> tuple[str, int]:
         """(host, port) of the external scaler; known once started."""
-        raise NotImplementedError
+        assert self._grpc_address is not None, "not started"
+        return self._grpc_address
+
+    @property
+    def status(self) -> FleetStatus | None:
+        """Everything that the last tick saw, decided and answered; None before the first."""
+        return None if self._loop is None else self._loop.status
 
     @property
     def observation(self) -> FleetObservation | None:
         """What the last tick saw; None before the first."""
-        raise NotImplementedError
+        return None if (status := self.status) is None else status.observation
 
     @property
     def decision(self) -> FleetDecision | None:
         """What the last tick decided; None before the first."""
-        raise NotImplementedError
+        return None if (status := self.status) is None else status.decision
 
     async def tick(self) -> Snapshot:
         """Observe, decide, publish, write, record, render: once. Returns what is answered now.
@@ -92,7 +157,109 @@ class Controller:
         Never raises for a source, a workload or a target that fails: these are logged once per
         change, exported, and tried again at the next tick.
         """
-        raise NotImplementedError
+        assert self._loop is not None, "not started"
+        async with self._ticking:
+            status = await self._loop.tick()
+            async with self._loop.timed("render"):
+                # Beside the event loop: RPCs are answered while thousands of series are written.
+                self._page = await asyncio.to_thread(_render, status, self._tally())
+            return status.snapshot
+
+    # ------------------------------------------------------------ building
+
+    def _source(self) -> tuple[str, Signal]:
+        """(its name in metrics and logs, the source)."""
+        prometheus = self._settings.prometheus
+        if self._signal is not None:
+            return type(self._signal).__name__, self._signal
+        if prometheus is not None:
+            from gpuscale.controller.signals.prometheus import PrometheusSignal
+
+            return "prometheus", PrometheusSignal(prometheus, self._settings.tick_s)
+        return "scrape", ScrapeSignal(self._settings.scrape, self._clock)
+
+    def _build(self, source: str, signal: Signal) -> Loop:
+        prometheus = self._settings.prometheus
+        backfill = Backfill(
+            signal,
+            self._journal.demand,
+            span_s=PAST_S if prometheus is None else prometheus.backfill_s,
+            step_s=PAST_STEP_S if prometheus is None else prometheus.backfill_step_s,
+            keep_s=min(PAST_S, self._settings.journal.keep_s),
+            journal_step_s=DEMAND_STEP_S,
+        )
+        return Loop(
+            self._settings,
+            self._clock,
+            source=source,
+            signal=signal,
+            surroundings=_Surroundings(self._settings, self._cluster, self._journal),
+            scaler=self._writer,
+            backfill=backfill,
+            recorder=self._journal,
+            publish=lambda s: self._external.publish(s.snapshot, s.refusals),
+            faults=self._faults,
+        )
+
+    def _application(self, loop: Loop) -> web.Application:
+        app = httpd.application(page=lambda: self._page, ready=self._unready)
+        Page(
+            status=lambda: loop.status,
+            tally=self._tally,
+            ready=self._unready,
+            now=self._clock.wall,
+            ring=loop.ring,
+            decision_at=self._journal.decision,
+        ).attach(app)
+        return app
+
+    def _unready(self) -> str | None:
+        """Why this replica may not be asked yet; None when it may."""
+        waiting = None if self._cluster is None else self._cluster.unsynced()
+        if waiting is not None:
+            return waiting
+        return "the first decision is not made yet" if self.status is None else None
+
+    def _tally(self) -> Tally:
+        counted = Tally() if self._loop is None else self._loop.tally()
+        return replace(
+            counted,
+            scaler_requests=self._external.requests,
+            scaler_streams=self._external.streams,
+        )
+
+    async def _step(self) -> None:
+        await self.tick()
+
+
+class _Surroundings:
+    """What the loop asks beside its signals: the settings file, and the cluster where there is one."""
+
+    def __init__(
+        self, settings: ControllerSettings, cluster: Cluster | None, journal: Journal
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._journal = journal
+
+    def declared(self) -> declared.Declared:
+        objects = () if self._cluster is None else self._cluster.scaled_objects()
+        return declared.declared(self._settings, objects)
+
+    def replicas(self, workloads: Sequence[Workload]) -> Mapping[str, ReplicaState]:
+        return {} if self._cluster is None else self._cluster.replicas(workloads)
+
+    def faults(self) -> Mapping[str, Sequence[str]]:
+        found: dict[str, Sequence[str]] = {}
+        if self._cluster is not None and (waiting := self._cluster.unsynced()) is not None:
+            found[waiting] = ()
+        if self._journal.problem is not None:
+            found[self._journal.problem] = ()
+        return found
+
+
+def _render(status: FleetStatus, tally: Tally) -> httpd.Exposition:
+    return httpd.render(metrics.families(status, tally))
 
 
 def run(settings: ControllerSettings, clock_of: Callable[[], Clock] = SystemClock) -> int:

@@ -28,7 +28,6 @@ from gpuscale.controller.domain import (
     Signal,
     SignalReading,
     SignalTarget,
-    Snapshot,
     Workload,
 )
 from gpuscale.controller.faults import Faults
@@ -59,7 +58,7 @@ class Surroundings(Protocol):
         ...
 
     def faults(self) -> Mapping[str, Sequence[str]]:
-        """What is wrong with the cluster now: sentence -> workloads concerned; empty when all is well."""
+        """What is wrong with the cluster or the journal now: sentence -> workloads concerned; empty when all is well."""
         ...
 
 
@@ -111,7 +110,7 @@ class Loop:
         scaler: Scaler | None,
         backfill: Backfill,
         recorder: Recorder,
-        publish: Callable[[Snapshot], None],
+        publish: Callable[[FleetStatus], None],
         faults: Faults,
     ) -> None:
         self._settings = settings
@@ -136,22 +135,22 @@ class Loop:
 
     async def tick(self) -> FleetStatus:
         """One pass. Returns what is known now; it is also `self.status`."""
-        async with self._timed("observe"):
+        async with self.timed("observe"):
             seen = await self._observe()
-        async with self._timed("backfill"):
+        async with self.timed("backfill"):
             await self._enter_past(seen)
-        async with self._timed("decide"):
+        async with self.timed("decide"):
             # Pure, and numpy lets go of the interpreter: RPCs are answered meanwhile.
             decision, self._memory = await asyncio.to_thread(
                 decide.decide, seen.observation, self._memory
             )
-        async with self._timed("publish"):
+        async with self.timed("publish"):
             status = self._status(seen, decision)
-            self._publish(status.snapshot)
+            self._publish(status)
             self._note_changes(status)
-        async with self._timed("write"):
+        async with self.timed("write"):
             await self._write(status)
-        async with self._timed("record"):
+        async with self.timed("record"):
             await self._recorder.record(status)
         self.ring.append(status)
         self.counters.ticks += 1
@@ -175,7 +174,7 @@ class Loop:
         declared = self._surroundings.declared()
         workloads = declared.workloads
         replicas = self._surroundings.replicas(workloads)
-        self._faults.replace("cluster", self._surroundings.faults())
+        self._faults.replace("surroundings", self._surroundings.faults())
         self._faults.replace(
             "declaration", {f"{k}: {why}": () for k, why in declared.refusals.items()}
         )
@@ -327,7 +326,8 @@ class Loop:
         self._faults.replace("write", failed)
 
     @asynccontextmanager
-    async def _timed(self, step: str) -> AsyncIterator[None]:
+    async def timed(self, step: str) -> AsyncIterator[None]:
+        """Time a step of the tick under its name."""
         begun = self._stopwatch.monotonic()
         try:
             yield

@@ -7,8 +7,8 @@ import promql_parser
 
 from gpuscale import catalog
 
-TARGET_LABELS = frozenset({"job", "instance", "node"})
-"""Labels that scraping puts on every series (the chart's monitors give `node`)."""
+TARGET_LABELS = frozenset({"job", "instance", "node", "cluster"})
+"""Labels that scraping puts on series: the chart's monitors give `node`, many servers a `cluster`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,11 @@ def rated(expression: str) -> Iterator[str]:
     return iter(inside)
 
 
+def labels_of(metric: str) -> frozenset[str]:
+    """Labels that a series of this metric can have, once scraped."""
+    return frozenset(catalog.FAMILIES[metric].labels) | TARGET_LABELS
+
+
 def faults(expression: str, *, known: frozenset[str] = frozenset()) -> list[str]:
     """What is wrong with it by the catalog: metrics, labels and counters; `known` are foreign metrics."""
     wrong = []
@@ -61,7 +66,7 @@ def faults(expression: str, *, known: frozenset[str] = frozenset()) -> list[str]
         if family is None:
             wrong.append(f"{selection.metric} is not in the catalog")
             continue
-        strange = set(selection.labels) - set(family.labels) - TARGET_LABELS
+        strange = set(selection.labels) - labels_of(selection.metric)
         if strange:
             wrong.append(f"{selection.metric} has no label {', '.join(sorted(strange))}")
         if family.kind == "counter" and selection.metric not in through_rate:

@@ -182,12 +182,9 @@ class Sampler:
         self._lost_tries = self._lost_tries + 1 if lost else 0
         try:
             if self._state is None or not self._state.up:
-                self._open()
-            elif lost and self._end_watches():
-                # A lost GPU comes back to a new session only, and only when no call is under way.
-                self._close()
-                self._open()
-            else:
+                if self._end_watches():
+                    self._open()
+            elif not (lost and self._reopen()):
                 self._enumerate()
         except DriverRestartRequired:
             raise
@@ -204,6 +201,18 @@ class Sampler:
         gpus = self._enumerate()
         _log.info("driver opened", driver_version=versions.driver, gpus=gpus)
         self._state = DriverState(up=True, versions=versions)
+
+    def _reopen(self) -> bool:
+        """Look for lost GPUs in a new session, if no call is under way that would not survive its end."""
+        if any(watch.is_overdue for watch in self._watches.values()):
+            return False
+        if not self._end_watches():
+            for watch in self._watches.values():
+                watch.resume()
+            return False
+        self._close()
+        self._open()
+        return True
 
     def _close(self) -> None:
         with self._calls.named("closing the driver"):

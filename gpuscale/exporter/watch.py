@@ -171,6 +171,7 @@ class Watch:
         )
         self._totals: dict[str, dict[str, float]] = {c.name: {} for c in collectors}
         self._view = _View()
+        self._device: Device | None = None
         self._thread: threading.Thread | None = None
         self._halt = threading.Event()
 
@@ -223,6 +224,7 @@ class Watch:
         """The GPU is there under this handle: go on, or start to read it."""
         self.identity = device.identity
         self.present = True
+        self._device = device
         if self._thread is not None and self._thread.is_alive():
             self._halt.clear()
             return
@@ -234,6 +236,11 @@ class Watch:
             daemon=True,
         )
         self._thread.start()
+
+    def resume(self) -> None:
+        """Go on after all, after an `end` that was not followed through."""
+        if self.present and self._device is not None and not self._view.lost:
+            self.follow(self._device)
 
     def lose(self, reason: str) -> None:
         """The driver counts the GPU and cannot open it."""

@@ -160,6 +160,19 @@ def test_it_leaves_within_a_second_while_a_call_hangs_in_the_driver() -> None:
         process.kill()
 
 
+def test_what_only_a_restart_cures_ends_the_process_with_an_error() -> None:
+    mismatch = HANGING.replace("from tests.", "from gpuscale.errors import *\nfrom tests.").replace(
+        "driver.gpus[0].hang = threading.Event()",
+        "driver.open_fails = DriverRestartRequired('library and kernel module differ')",
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", mismatch], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert ended.returncode == 69
+    assert "library and kernel module differ" in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
+
+
 def test_a_busy_port_is_one_sentence_with_the_cure() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -108,6 +108,26 @@ async def test_a_lost_gpu_is_down_without_values_and_back_with_its_counters() ->
         assert busy_s(exporter) >= counted
 
 
+async def test_looking_for_a_lost_gpu_neither_waits_for_a_hung_one_nor_stops_the_rest(
+    release: threading.Event,
+) -> None:
+    driver = FakeDriver.of(3)
+    async with exporting(driver) as exporter:
+        await until(lambda: ups(exporter) == [True] * 3)
+        driver.gpus[1].hang = release
+        driver.gpus[2].fails = lost(2)
+        await until(lambda: ups(exporter) == [True, False, False])
+        await until(lambda: not gpu(exporter, 1).samples)
+        before = driver.gpus[0].calls
+        await until(lambda: driver.gpus[0].calls > before + 100)
+        assert driver.closed == 0
+
+        driver.gpus[1].hang = driver.gpus[2].fails = None
+        release.set()
+        await until(lambda: ups(exporter) == [True] * 3)
+        assert driver.closed > 0, "now that no call hangs, a new session is opened for the lost one"
+
+
 async def test_a_gpu_that_the_driver_counts_and_cannot_open_is_down() -> None:
     driver = FakeDriver.of(2)
     async with exporting(driver) as exporter:

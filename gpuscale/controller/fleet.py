@@ -193,7 +193,7 @@ class Fleet:
         dt = self.tick_s
         capacity = ready * per_replica
         slope = rate - capacity
-        with np.errstate(invalid="ignore", divide="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             # Share of the tick until the backlog crosses the edge beyond which one waits too long.
             crossing = np.clip((self.late_s * capacity - self.backlog) / (slope * dt), 0.0, 1.0)
             share = np.where(slope > 0, 1.0 - crossing, crossing)

@@ -182,20 +182,21 @@ def _tidy(step_s: float) -> float:
 def window(trace: Trace, from_s: float | None, to_s: float | None) -> tuple[int, int]:
     """(first bin, bin after the last) that are judged; everything before them is history.
 
-    By default the last week, or the last half of a trace shorter than two.
+    By default the last week, or the last half of a trace shorter than two. A `to_s` past the end
+    means the end.
     """
     n = len(trace.values)
     first = max(n // 2, n - int(WINDOW_S // trace.step_s))
     last = n
     span = f"{trace.name} reaches from {trace.start_s:.15g} to {trace.end_s:.15g} s"
     if from_s is not None:
-        first = int((from_s - trace.start_s) // trace.step_s)
-        if not 0 <= first < n:
+        if not trace.start_s <= from_s < trace.end_s:
             raise InputError(f"--from {from_s:.15g} is outside the trace: {span}")
+        first = int((from_s - trace.start_s) // trace.step_s)
     if to_s is not None:
-        last = int((to_s - trace.start_s) // trace.step_s)
-        if not 0 < last <= n:
+        if not to_s > trace.start_s:
             raise InputError(f"--to {to_s:.15g} is outside the trace: {span}")
+        last = int((min(to_s, trace.end_s) - trace.start_s) // trace.step_s)
     if last <= first:
         raise InputError(
             f"the window from {trace.at(first):.15g} to {trace.at(last):.15g} s is empty; --to must come after --from"

@@ -20,7 +20,7 @@ def settings_of(**changes: Any) -> ExporterSettings:
         "listen": "127.0.0.1:0",
         "periods": {"fast_s": FAST_S, "medium_s": FAST_S, "slow_s": 0.2},
         "call_deadline_s": 0.3,
-        "stale_after_s": 0.6,
+        "stale_after_s": 1.5,
         "pod_resources": {"enabled": False},
     }
     return convert(data | changes, ExporterSettings, where="test")

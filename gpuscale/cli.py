@@ -147,6 +147,118 @@ def backtest(
             report.write_timeline(outcomes.timelines, file)
 
 
+@cli.command()
+@click.option("--config", type=click.Path(dir_okay=False), help="Settings file (YAML).")
+@click.option("--listen", metavar="HOST:PORT", help="Address of the page, the API and /metrics.")
+@click.option("--listen-grpc", metavar="HOST:PORT", help="Address of KEDA's external scaler.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
+@click.option("--log-format", type=click.Choice(["json", "console"]))
+def controller(
+    *,
+    config: str | None,
+    listen: str | None,
+    listen_grpc: str | None,
+    log_level: str | None,
+    log_format: str | None,
+) -> None:
+    """Forecast demand and ask for the replicas it needs; options win over the settings file."""
+    from gpuscale.config import ControllerSettings, load
+    from gpuscale.controller import daemon
+
+    settings = daemon.with_options(
+        load(config, ControllerSettings),
+        {"listen": listen, "listen_grpc": listen_grpc},
+        log_options={"level": log_level, "format": log_format},
+    )
+    sys.exit(daemon.run(settings))
+
+
+@cli.command()
+@click.argument("workload", metavar="NAMESPACE/NAME")
+@click.option(
+    "--at",
+    metavar="TIME",
+    help="ISO 8601, seconds since 1970, or how long ago (-15m).  [default: now]",
+)
+@click.option(
+    "--url",
+    default="http://127.0.0.1:8080",
+    show_default=True,
+    help="Address of the controller's page.",
+)
+@click.option("--journal", metavar="FILE", help="Read a controller's journal instead.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+def explain(*, workload: str, at: str | None, url: str, journal: str | None, form: str) -> None:
+    """Why a workload has the replicas it has, in sentences, with every number that entered."""
+    import json
+
+    from gpuscale.clock import SystemClock
+    from gpuscale.controller import lookup
+
+    key = "/".join(lookup.parse_key(workload))
+    now = SystemClock().wall()
+    when = lookup.parse_time(at, now)
+    decision = (
+        lookup.from_api(url, key, when)
+        if journal is None
+        else lookup.from_journal(journal, key, now if when is None else when)
+    )
+    click.echo(json.dumps(decision, indent=2) if form == "json" else lookup.as_text(decision))
+
+
+_DAEMON = click.option(
+    "--for",
+    "daemon",
+    type=click.Choice(["controller", "exporter"]),
+    default="controller",
+    show_default=True,
+    help="Whose settings they are.",
+)
+
+
+@cli.group()
+def config() -> None:
+    """Settings files: check one, show what holds, list every key."""
+
+
+@config.command("check")
+@click.argument("file", type=click.Path(dir_okay=False))
+@_DAEMON
+def config_check(file: str, daemon: str) -> None:
+    """Say whether FILE can be used; exit code 2 and one sentence where it cannot."""
+    from gpuscale.config import load
+    from gpuscale.settings_view import KINDS
+
+    load(file, KINDS[daemon])
+    click.echo(f"{file}: good settings of the {daemon}")
+
+
+@config.command("show")
+@click.argument("file", type=click.Path(dir_okay=False), required=False)
+@_DAEMON
+@click.option("--policy", metavar="NAME", help="Only this policy (`defaults` for the default).")
+@click.option("--workload", metavar="NAMESPACE/NAME", help="Only this workload's own policy.")
+def config_show(file: str | None, daemon: str, policy: str | None, workload: str | None) -> None:
+    """Print the settings that hold with FILE, every default filled in, as YAML."""
+    from gpuscale import settings_view
+    from gpuscale.config import load
+
+    settings = load(file, settings_view.KINDS[daemon])
+    plain = settings_view.part(settings, policy=policy, workload=workload)
+    click.echo(settings_view.as_yaml(plain), nl=False)
+
+
+@config.command("schema")
+@_DAEMON
+def config_schema(daemon: str) -> None:
+    """Print the JSON Schema of the settings: every key with its type, range and meaning."""
+    import json
+
+    from gpuscale import settings_view
+
+    click.echo(json.dumps(settings_view.schema(daemon), indent=2))
+
+
 def main() -> NoReturn:
     """Run a command; a known error is one sentence on standard error and its own exit code."""
     try:

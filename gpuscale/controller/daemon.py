@@ -5,15 +5,16 @@ given what it would otherwise build (a signal source, a cluster, a writer of rep
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+import msgspec
 from aiohttp import web
 
 from gpuscale import __version__, httpd, log, runtime
 from gpuscale.clock import Clock, SystemClock
-from gpuscale.config import ControllerSettings
+from gpuscale.config import ControllerSettings, convert
 from gpuscale.controller import declared, metrics
 from gpuscale.controller.actuators.keda import STALE_AFTER_S, ExternalScaler
 from gpuscale.controller.backfill import Backfill
@@ -30,6 +31,7 @@ from gpuscale.controller.faults import Faults
 from gpuscale.controller.journal import Journal
 from gpuscale.controller.loop import Loop
 from gpuscale.controller.records import DEMAND_STEP_S
+from gpuscale.controller.signals.prometheus import PrometheusSignal
 from gpuscale.controller.signals.scrape import ScrapeSignal
 from gpuscale.controller.status import FleetStatus, Tally
 from gpuscale.controller.web import Page
@@ -173,8 +175,6 @@ class Controller:
         if self._signal is not None:
             return type(self._signal).__name__, self._signal
         if prometheus is not None:
-            from gpuscale.controller.signals.prometheus import PrometheusSignal
-
             return "prometheus", PrometheusSignal(prometheus, self._settings.tick_s)
         return "scrape", ScrapeSignal(self._settings.scrape, self._clock)
 
@@ -262,6 +262,20 @@ def _render(status: FleetStatus, tally: Tally) -> httpd.Exposition:
     return httpd.render(metrics.families(status, tally))
 
 
-def run(settings: ControllerSettings, clock_of: Callable[[], Clock] = SystemClock) -> int:
-    """Run the controller until SIGTERM; returns the exit code."""
-    return runtime.run(Controller(settings, clock_of()).start)
+def with_options(
+    settings: ControllerSettings,
+    options: Mapping[str, str | None],
+    *,
+    log_options: Mapping[str, str | None],
+) -> ControllerSettings:
+    """The settings with what the command line gave in place; None is not given. Raises ConfigError."""
+    data = msgspec.to_builtins(settings)
+    data |= {key: value for key, value in options.items() if value is not None}
+    data["log"] |= {key: value for key, value in log_options.items() if value is not None}
+    return convert(data, ControllerSettings, where="command line")
+
+
+def run(settings: ControllerSettings) -> int:
+    """Run the controller until a signal; the exit code."""
+    log.configure(settings.log.level, settings.log.format)
+    return runtime.run(Controller(settings, SystemClock()).start)

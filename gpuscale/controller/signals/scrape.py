@@ -1,0 +1,251 @@
+"""Signals by reading the pods' own metrics pages: what is used where there is no Prometheus.
+
+A page is hostile input. It is read within a time and a size, both as sent and as decompressed,
+redirects are not followed, and whatever is wrong with it silences that one pod: the others' sum
+is scaled to the pods expected, and the coverage says so. Demand itself is computed in demand.py.
+"""
+
+import asyncio
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import aiohttp
+
+from gpuscale.clock import Clock
+from gpuscale.config import ScrapeSettings
+from gpuscale.controller.demand import DemandState, PodSample, update
+from gpuscale.controller.domain import Floats, SignalReading, SignalTarget
+from gpuscale.controller.servers import SERVERS
+from gpuscale.controller.servers.table import parse, pod_sample, wanted
+from gpuscale.errors import (
+    SourceError,
+    SourceMalformed,
+    SourceRefused,
+    SourceUnreachable,
+    foreign,
+)
+
+DEADLINE_S = 10.0
+"""All pages of one tick together, below the default tick: pods not read by then count as silent."""
+
+INFLATE_BYTES = 64 * 1024
+"""Decompressed in steps of this much, so that a bomb is noticed at bytes_max and not after it."""
+
+ACCEPT = "text/plain;version=0.0.4"
+
+HEADERS = {
+    "Accept": ACCEPT,
+    # Compressing costs the inference server time on its own event loop; the network is near.
+    "Accept-Encoding": "identity",
+    "User-Agent": "gpuscale",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """A page that was read: its bytes and when they came."""
+
+    text: bytes
+    at: float
+
+
+class ScrapeSignal:
+    """A `Signal` that reads every pod's page at every tick, and keeps what demand.py remembers of them."""
+
+    def __init__(
+        self, settings: ScrapeSettings, clock: Clock, *, deadline_s: float = DEADLINE_S
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._deadline_s = deadline_s
+        self._session: aiohttp.ClientSession | None = None
+        self._states: dict[str, DemandState] = {}
+        self._failures: Counter[str] = Counter()
+        """Failures in a row per address: what hung before is read last, and starves nobody."""
+
+    async def read(
+        self, targets: Sequence[SignalTarget], now: float
+    ) -> Mapping[str, SignalReading | Exception]:
+        """A reading per target, or the error of its pods where none of them could be read."""
+        addresses = {address for target in targets for address in target.endpoints}
+        pages = await self._pages(sorted(addresses, key=lambda each: (self._failures[each], each)))
+        for address, page in pages.items():
+            if isinstance(page, SourceError):
+                self._failures[address] += 1
+            else:
+                del self._failures[address]
+        for gone in self._failures.keys() - addresses:
+            del self._failures[gone]
+        states: dict[str, DemandState] = {}
+        outcomes: dict[str, SignalReading | Exception] = {}
+        for target in targets:
+            state = self._states.get(target.key, DemandState())
+            states[target.key], outcomes[target.key] = _outcome(target, pages, state, now)
+            # Parsing is quick, and a fleet is large: whoever waits for the loop gets a turn.
+            await asyncio.sleep(0)
+        self._states = states
+        return outcomes
+
+    async def history(
+        self, targets: Sequence[SignalTarget], start: float, end: float, step_s: float
+    ) -> Mapping[str, tuple[Floats, Floats]]:
+        """Nothing: pods keep no past."""
+        return {}
+
+    async def close(self) -> None:
+        """Release connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _pages(self, addresses: Sequence[str]) -> Mapping[str, _Read | SourceError]:
+        """Every page or what is wrong with it, within the deadline."""
+        pages: dict[str, _Read | SourceError] = {
+            address: SourceUnreachable(
+                f"{address} was not read within {self._deadline_s:g} s of its tick: "
+                "raise scrape.concurrency_max, or read through a Prometheus"
+            )
+            for address in addresses
+        }
+        queue = iter(addresses)
+
+        async def worker() -> None:
+            for address in queue:
+                pages[address] = await self._page(address)
+
+        try:
+            async with asyncio.timeout(self._deadline_s), asyncio.TaskGroup() as group:
+                for _ in range(min(self._settings.concurrency_max, len(addresses))):
+                    group.create_task(worker(), name="scrape pods")
+        except TimeoutError:
+            pass
+        return pages
+
+    async def _page(self, address: str) -> _Read | SourceError:
+        settings = self._settings
+        try:
+            async with asyncio.timeout(settings.timeout_s):
+                text = await self._get(address)
+        except SourceError as error:
+            return error
+        except TimeoutError:
+            return SourceUnreachable(
+                f"{address} did not answer within {settings.timeout_s:g} s: check that the pod "
+                "serves this page and that a NetworkPolicy lets the controller reach it"
+            )
+        except aiohttp.InvalidURL:
+            return SourceRefused(f"{address} is no address: write http://HOST:PORT/PATH")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return SourceUnreachable(
+                f"{address} cannot be read ({foreign(error) or type(error).__name__}): check that "
+                "the pod serves this page and that a NetworkPolicy lets the controller reach it"
+            )
+        return _Read(text=text, at=self._clock.wall())
+
+    async def _get(self, address: str) -> bytes:
+        async with self._http().get(address, allow_redirects=False) as response:
+            if response.status != 200:
+                raise SourceRefused(
+                    f"{address} answered {response.status}: check metrics_port and metrics_path"
+                )
+            return await self._body(address, response)
+
+    async def _body(self, address: str, response: aiohttp.ClientResponse) -> bytes:
+        """The body, decompressed, never more of it than bytes_max in memory."""
+        encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding not in {"identity", "", "gzip"}:
+            raise SourceMalformed(
+                f"{address} answered in the encoding {foreign(encoding)!r}, which was not asked "
+                "for: serve the page as text"
+            )
+        inflate = zlib.decompressobj(wbits=31) if encoding == "gzip" else None
+        body = bytearray()
+        async for chunk in response.content.iter_any():
+            if inflate is None:
+                body += chunk
+            else:
+                self._inflate(address, inflate, chunk, body)
+            if len(body) > self._settings.bytes_max:
+                raise self._too_large(address)
+        if inflate is not None and not inflate.eof:
+            raise SourceMalformed(f"{address} broke off within its gzip: part of a page is no page")
+        return bytes(body)
+
+    def _inflate(
+        self, address: str, inflate: "zlib._Decompress", chunk: bytes, body: bytearray
+    ) -> None:
+        try:
+            while chunk and not inflate.eof:
+                body += inflate.decompress(chunk, INFLATE_BYTES)
+                if len(body) > self._settings.bytes_max:
+                    raise self._too_large(address)
+                chunk = inflate.unconsumed_tail
+        except zlib.error as error:
+            raise SourceMalformed(
+                f"{address} sent what is not gzip ({foreign(error)}): serve the page as text"
+            ) from error
+
+    def _too_large(self, address: str) -> SourceMalformed:
+        return SourceMalformed(
+            f"{address} is larger than {self._settings.bytes_max} bytes: "
+            "raise scrape.bytes_max if the page is meant to be that large"
+        )
+
+    def _http(self) -> aiohttp.ClientSession:
+        """The session, made where a loop runs. Proxies of the environment are for other things."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._settings.concurrency_max),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=self._settings.timeout_s),
+                headers=HEADERS,
+                auto_decompress=False,
+                trust_env=False,
+            )
+        return self._session
+
+
+def _outcome(
+    target: SignalTarget,
+    pages: Mapping[str, _Read | SourceError],
+    state: DemandState,
+    now: float,
+) -> tuple[DemandState, SignalReading | SourceError]:
+    """One target's reading and next state; the first error where every pod of it failed."""
+    table = SERVERS[target.server]
+    samples: list[PodSample] = []
+    errors: list[SourceError] = []
+    for address in target.endpoints:
+        page = pages[address]
+        if isinstance(page, SourceError):
+            errors.append(page)
+            continue
+        try:
+            series = parse(page.text, wanted(table))
+            samples.append(pod_sample(table, series, pod=address, at=page.at))
+        except SourceMalformed as error:
+            errors.append(error)
+    # Endpoints without a number beside them are all expected: they were named, or found ready.
+    expected = len(target.endpoints) if target.pods_expected is None else target.pods_expected
+    if target.pods_expected is None and not target.endpoints:
+        return state, SourceUnreachable(
+            f"no pod of {target.key} is known: name its metrics pages under `endpoints`, "
+            "let the controller read the API server, or name a Prometheus"
+        )
+    state, demand = update(state, samples, expected=expected, now=now)
+    if errors and not samples:
+        return state, errors[0]
+    reading = SignalReading(
+        key=target.key,
+        at=demand.at,
+        arrivals=demand.arrivals,
+        running=demand.running,
+        waiting=demand.waiting,
+        pods_answered=demand.pods_answered,
+        pods_expected=expected,
+        kv_fraction=demand.kv_fraction,
+        queue_seconds=demand.queue_seconds,
+        reason=demand.reason or (str(errors[0]) if errors else None),
+    )
+    return state, reading

@@ -130,6 +130,7 @@ def test_a_typing_error_would_not_pass_the_strict_schemas() -> None:
         ("exporter.config.periods.fast_s=0", "fast_s"),
         ("controller.config.defaults.mode=live", "mode"),
         ("exporter.config.listen=:0", "port 0"),
+        ("controller.config=a: [", "not YAML"),
         ("controller.config.listen=:6000", "listen_grpc"),
         ("prometheusRule.runbookBaseUrl=wiki", "runbookBaseUrl"),
     ],
@@ -203,6 +204,21 @@ def test_settings_arrive_as_they_were_written(tmp_path: Path) -> None:
     assert controller.kubernetes.enabled == "off"
     assert controller.defaults.selector == selector
     assert controller.policy_of(controller.workloads[0]).max_replicas == 7
+
+
+def test_settings_may_be_the_text_of_a_file(tmp_path: Path) -> None:
+    """It is mounted letter by letter, comments too, and ports and rights still follow it."""
+    text = '# of the platform team\nlisten: ":8088"\nkubernetes: {namespaces: [chat]}\n'
+    (tmp_path / "mine.yaml").write_text(text)
+    done = helm(
+        "template", "g", str(CHART), "--set-file", f"controller.config={tmp_path / 'mine.yaml'}"
+    )
+    assert done.returncode == 0, done.stderr
+    objects = tuple(document for document in yaml.safe_load_all(done.stdout) if document)
+    assert one(objects, "ConfigMap", "-controller")["data"]["controller.yaml"] == text
+    (port,) = one(objects, "Service", "-gpuscale-controller")["spec"]["ports"]
+    assert port["port"] == 8088
+    assert one(objects, "Role")["metadata"]["namespace"] == "chat"
 
 
 def settings_of(

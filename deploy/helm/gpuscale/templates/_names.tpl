@@ -46,28 +46,46 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
+{{/* Settings of a daemon as JSON, whether they were given as keys or as the text of a file. Takes the value. */}}
+{{- define "gpuscale.settings" -}}
+{{- if kindIs "string" . -}}
+{{- $parsed := fromYaml . -}}
+{{- if hasKey $parsed "Error" -}}
+{{- fail (printf "settings given as text are not YAML: %s" $parsed.Error) -}}
+{{- end -}}
+{{- toJson $parsed -}}
+{{- else -}}
+{{- toJson (. | default dict) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The file that is mounted: text as it stands; keys as JSON, which is YAML too and keeps large whole numbers whole. */}}
+{{- define "gpuscale.settingsFile" -}}
+{{- if kindIs "string" . }}{{ . }}{{ else }}{{ toPrettyJson (. | default dict) }}{{ end -}}
+{{- end -}}
+
 {{/* Ports come from the settings, so that probes, Services and daemons cannot disagree. */}}
 {{- define "gpuscale.exporter.port" -}}
-{{- regexFind "[0-9]+$" (.Values.exporter.config.listen | default ":9400") -}}
+{{- regexFind "[0-9]+$" ((fromJson (include "gpuscale.settings" .Values.exporter.config)).listen | default ":9400") -}}
 {{- end -}}
 
 {{- define "gpuscale.controller.port" -}}
-{{- regexFind "[0-9]+$" (.Values.controller.config.listen | default ":8080") -}}
+{{- regexFind "[0-9]+$" ((fromJson (include "gpuscale.settings" .Values.controller.config)).listen | default ":8080") -}}
 {{- end -}}
 
 {{- define "gpuscale.controller.grpcPort" -}}
-{{- regexFind "[0-9]+$" (.Values.controller.config.listen_grpc | default ":6000") -}}
+{{- regexFind "[0-9]+$" ((fromJson (include "gpuscale.settings" .Values.controller.config)).listen_grpc | default ":6000") -}}
 {{- end -}}
 
 {{/* "true" when the exporter attributes GPUs to pods (on unless the settings say otherwise). */}}
 {{- define "gpuscale.exporter.attribution" -}}
-{{- $settings := .Values.exporter.config.pod_resources | default dict -}}
+{{- $settings := (fromJson (include "gpuscale.settings" .Values.exporter.config)).pod_resources | default dict -}}
 {{- if hasKey $settings "enabled" }}{{ $settings.enabled }}{{ else }}true{{ end -}}
 {{- end -}}
 
 {{/* Directory, inside the container, of the kubelet's socket. */}}
 {{- define "gpuscale.exporter.socketDirectory" -}}
-{{- $settings := .Values.exporter.config.pod_resources | default dict -}}
+{{- $settings := (fromJson (include "gpuscale.settings" .Values.exporter.config)).pod_resources | default dict -}}
 {{- dir ($settings.socket | default "/var/lib/kubelet/pod-resources/kubelet.sock") -}}
 {{- end -}}
 

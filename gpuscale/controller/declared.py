@@ -19,12 +19,12 @@ from typing import Any
 from gpuscale.config import ControllerSettings, Policy, override
 from gpuscale.controller import trigger as triggers
 from gpuscale.controller.domain import Target, Workload
-from gpuscale.controller.trigger import quoted
+from gpuscale.controller.trigger import NAME, quoted
 from gpuscale.errors import ConfigError
 
 WORKLOADS_MAX = 20_000
 """Twice the fleet that one process is built for; beyond it declarations are refused, not half-served."""
-POLICIES_NAMED_MAX = 20
+POLICIESNAMED_MAX = 20
 """Names of policies that one refusal lists."""
 
 DEFAULT_MIN_REPLICAS = 0
@@ -37,7 +37,6 @@ PAUSED_REPLICAS = "autoscaling.keda.sh/paused-replicas"
 PAUSED_SCALE_IN = "autoscaling.keda.sh/paused-scale-in"
 PAUSED_SCALE_OUT = "autoscaling.keda.sh/paused-scale-out"
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _KIND = re.compile(r"[A-Z][A-Za-z0-9]{0,62}")
 _API_VERSION = re.compile(r"([a-z0-9][-a-z0-9.]{0,251}/)?v[a-z0-9]{1,32}")
 _FALSE = ("0", "f", "F", "FALSE", "False", "false")
@@ -141,7 +140,7 @@ def _names_of(scaled_object: Mapping[str, object]) -> tuple[str, str] | None:
     """(namespace, name); None for names that no API server admits."""
     metadata = _mapping(scaled_object.get("metadata"))
     names = metadata.get("namespace"), metadata.get("name")
-    if all(isinstance(name, str) and _NAME.fullmatch(name) for name in names):
+    if all(isinstance(name, str) and NAME.fullmatch(name) for name in names):
         return str(names[0]), str(names[1])
     return None
 
@@ -151,7 +150,7 @@ def _target_of(scaled_object: Mapping[str, object]) -> Target:
     api_version = reference.get("apiVersion") or "apps/v1"
     kind = reference.get("kind") or "Deployment"
     name = reference.get("name")
-    for value, pattern in ((api_version, _API_VERSION), (kind, _KIND), (name, _NAME)):
+    for value, pattern in ((api_version, _API_VERSION), (kind, _KIND), (name, NAME)):
         if not (isinstance(value, str) and pattern.fullmatch(value)):
             raise ConfigError(
                 f"spec.scaleTargetRef has {quoted(value)}, which names no object: correct it"
@@ -235,7 +234,7 @@ def _policy(name: str | None, namespace: str, settings: ControllerSettings) -> P
     asked = "the default policy" if name is None else f"policy {quoted(name)}"
     raise ConfigError(
         f"{asked} is not open to namespace {namespace}: name one that is "
-        f"({', '.join(known[:POLICIES_NAMED_MAX]) or 'none'}), or ask the operator to add the namespace "
+        f"({', '.join(known[:POLICIESNAMED_MAX]) or 'none'}), or ask the operator to add the namespace "
         "to the policy's `namespaces`"
     )
 

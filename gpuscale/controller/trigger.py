@@ -19,6 +19,8 @@ VALUE_MAX = 253
 QUOTED_MAX = 64
 """Characters of a foreign value that a refusal repeats: enough to find it, too few to fill a log."""
 
+NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""A DNS subdomain, as objects and namespaces are called."""
 _ADDRESS = re.compile(
     r"(?P<host>\[[0-9a-fA-F:]{2,45}\]|[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?):(?P<port>\d{1,5})"
 )
@@ -121,6 +123,23 @@ def fault(metadata: Mapping[str, object]) -> str | None:
     except ConfigError as error:
         return str(error)
     return None
+
+
+def written(fields: Mapping[str, object]) -> dict[str, str]:
+    """Fields of a policy as metadata. Raises ConfigError for one that no trigger may carry."""
+    keys = {field: key for key, field in FIELDS.items()}
+    for field in fields:
+        if field not in keys:
+            raise ConfigError(
+                f"{field} cannot be set in a trigger's metadata: set it in a policy, and name the policy"
+            )
+    return {
+        keys[field]: f"{value:.12f}".rstrip("0").rstrip(".")
+        if isinstance(value, float)
+        else str(value)
+        for field, value in fields.items()
+        if value is not None
+    }
 
 
 def quoted(value: object) -> str:

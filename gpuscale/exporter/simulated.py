@@ -211,7 +211,8 @@ class SimulatedDevice:
         self._running.wait()
         refusal = self._lost or self._refused.get(quantity)
         if refusal is not None:
-            raise refusal
+            # A fresh one each time: an exception that is raised again keeps every old traceback.
+            raise type(refusal)(str(refusal), code=refusal.code)
         with self._lock:
             self._advance(self._now())
             yield

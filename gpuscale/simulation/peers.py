@@ -11,6 +11,7 @@ None is given data by being told that nothing came: without data they hold.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -120,7 +121,7 @@ class RollingMean:
         return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-class _Hpa:
+class _Hpa(ABC):
     """The HPA's algorithm (autoscaling/v2, its defaults) over a load in busy replicas."""
 
     def __init__(self, *, rows: int, targets: Sequence[float], tick_s: float) -> None:
@@ -130,9 +131,9 @@ class _Hpa:
         self._recommended: Floats = np.full((memory, rows, len(targets)), -np.inf)
         self._syncs = 0
 
+    @abstractmethod
     def load(self) -> Floats:
         """Load in replicas' worth, shape (cases, targets) or (cases, 1); NaN without data."""
-        raise NotImplementedError
 
     def settled(self, want: Floats, load: Floats, *, asked: Floats, ready: Floats) -> Floats:
         """A last word on the raw recommendation, before stabilization."""

@@ -13,12 +13,30 @@ from gpuscale.controller.domain import (
     FleetObservation,
     Floats,
     Hold,
+    Inputs,
+)
+
+UNKNOWN = Inputs(
+    demand=None,
+    backlog=None,
+    coverage=None,
+    age_s=None,
+    asked=None,
+    ready=None,
+    starting=None,
+    pending=None,
+    capacity=None,
+    lead_s=0.0,
+    min_replicas=0,
+    max_replicas=1,
+    risk=0.5,
+    headroom=0.0,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """The arrays of a decision; nobody asks this one to explain itself."""
+    """The arrays of a decision; asked for one workload, it holds and gives no reasons."""
 
     now: float
     keys: tuple[str, ...]
@@ -27,7 +45,14 @@ class Decided:
     forecast: FleetForecast
 
     def of(self, index: int) -> Decision | Hold:
-        raise NotImplementedError("the stand-in explains nothing")
+        desired = self.desired[index]
+        return Hold(
+            key=self.keys[index],
+            now=self.now,
+            reason="The stand-in explains nothing.",
+            answer=None if np.isnan(desired) else int(desired),
+            inputs=UNKNOWN,
+        )
 
 
 @dataclass(slots=True, kw_only=True)

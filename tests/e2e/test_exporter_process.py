@@ -1,6 +1,7 @@
 """The exporter as a process: what an operator sees at the shell, on a node with and without a driver."""
 
 import contextlib
+import ctypes.util
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,6 +100,10 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.skipif(
+    ctypes.util.find_library("nvidia-ml") is not None,
+    reason="this machine has an NVIDIA driver: run where there is none",
+)
 def test_without_a_driver_it_runs_says_why_and_leaves_in_order() -> None:
     with exporter() as process:
         page = process.page_when_ready()

@@ -79,7 +79,7 @@ def _overview(page: Board) -> None:
     )
     page.stat(
         "Without an answer",
-        "Workloads for which KEDA gets an error: the HPA holds what runs.",
+        "Workloads for which nothing can be decided. In act mode KEDA gets an error, and the HPA holds what runs.",
         f"count({known} unless on ({KEYS}) {desired}) or 0 * count({known})",
         tone="bad-above-zero",
     )

@@ -15,9 +15,11 @@ from aiohttp import web
 from gpuscale import __version__, httpd, log, runtime
 from gpuscale.clock import Clock, SystemClock
 from gpuscale.config import ControllerSettings, convert
-from gpuscale.controller import declared, metrics
+from gpuscale.controller import declared, kube, metrics
 from gpuscale.controller.actuators.keda import STALE_AFTER_S, ExternalScaler
+from gpuscale.controller.actuators.scale import ScaleSubresource
 from gpuscale.controller.backfill import Backfill
+from gpuscale.controller.cluster import KubeCluster
 from gpuscale.controller.domain import (
     FleetDecision,
     FleetObservation,
@@ -39,6 +41,9 @@ from gpuscale.controller.web import Page
 STALE_TICKS = 4
 """A snapshot is no answer any more after four ticks, and never before STALE_AFTER_S: one late tick
 must not turn into errors on every HPA."""
+SYNC_WAIT_S = 10.0
+"""The first tick waits this long for the caches; an API server that refuses must not stop the workloads of the file."""
+SYNC_POLL_S = 0.25
 PAST_S = 14 * 86_400.0
 PAST_STEP_S = 60.0
 """What is asked of a source that is no Prometheus, and of the journal: two weeks, as Prometheus is."""
@@ -84,7 +89,10 @@ class Controller:
         self._clock = clock
         self._signal = signal
         self._cluster = cluster
-        self._writer = scaler
+        self._scaler = scaler
+        self._kube: KubeCluster | None = None
+        """The cluster that this controller connected to itself; None for one that was given."""
+        self._writes: ScaleSubresource | None = None
         self._faults = Faults()
         self._journal = Journal(settings.journal)
         self._external = ExternalScaler(
@@ -102,6 +110,7 @@ class Controller:
         Returns once both addresses are bound. With `ticking=False` nothing is decided until the
         caller calls `tick()`, which suits one who owns time.
         """
+        await self._connect(daemon)
         source, signal = self._source()
         daemon.close_with("signal", signal.close)
         await self._journal.open()
@@ -124,7 +133,7 @@ class Controller:
             tick_s=self._settings.tick_s,
         )
         if ticking:
-            daemon.own("tick", runtime.every(self._clock, self._settings.tick_s, self._step))
+            daemon.own("tick", self._tick_for_ever())
 
     @property
     def http_address(self) -> tuple[str, int]:
@@ -169,6 +178,20 @@ class Controller:
 
     # ------------------------------------------------------------ building
 
+    async def _connect(self, daemon: runtime.Daemon) -> None:
+        """Connect to the cluster that the settings name, unless one was given. Raises ConfigError."""
+        if self._cluster is not None:
+            return
+        gateway = await kube.connect(self._settings.kubernetes, self._clock)
+        if gateway is None:
+            return
+        daemon.close_with("kubernetes", gateway.close)
+        self._kube = KubeCluster(gateway, self._clock, self._settings.kubernetes)
+        self._cluster = self._kube
+        if self._scaler is None:
+            self._scaler = self._writes = ScaleSubresource(gateway)
+        daemon.own("cluster", self._kube.run())
+
     def _source(self) -> tuple[str, Signal]:
         """(its name in metrics and logs, the source)."""
         prometheus = self._settings.prometheus
@@ -193,8 +216,8 @@ class Controller:
             self._clock,
             source=source,
             signal=signal,
-            surroundings=_Surroundings(self._settings, self._cluster, self._journal),
-            scaler=self._writer,
+            surroundings=_Surroundings(self._settings, self._cluster, self._kube, self._journal),
+            scaler=self._scaler,
             backfill=backfill,
             recorder=self._journal,
             publish=lambda s: self._external.publish(s.snapshot, s.refusals),
@@ -222,24 +245,46 @@ class Controller:
 
     def _tally(self) -> Tally:
         counted = Tally() if self._loop is None else self._loop.tally()
+        if self._writes is not None:
+            counted = replace(counted, actuator_writes=self._writes.writes)
+        if self._kube is not None:
+            counted = replace(counted, cache_synced=self._kube.synced, cache_age_s=self._kube.age_s)
         return replace(
             counted,
             scaler_requests=self._external.requests,
             scaler_streams=self._external.streams,
         )
 
-    async def _step(self) -> None:
-        await self.tick()
+    async def _tick_for_ever(self) -> None:
+        """Wait a little for the caches, then tick on the grid.
+
+        Before they are complete, workloads would be missing from the snapshot, and KEDA be told
+        that they are not known.
+        """
+        waited_s = 0.0
+        while waited_s < SYNC_WAIT_S and self._cluster is not None and self._cluster.unsynced():
+            await self._clock.sleep(SYNC_POLL_S)
+            waited_s += SYNC_POLL_S
+
+        async def step() -> None:
+            await self.tick()
+
+        await runtime.every(self._clock, self._settings.tick_s, step)
 
 
 class _Surroundings:
     """What the loop asks beside its signals: the settings file, and the cluster where there is one."""
 
     def __init__(
-        self, settings: ControllerSettings, cluster: Cluster | None, journal: Journal
+        self,
+        settings: ControllerSettings,
+        cluster: Cluster | None,
+        kube: KubeCluster | None,
+        journal: Journal,
     ) -> None:
         self._settings = settings
         self._cluster = cluster
+        self._kube = kube
         self._journal = journal
 
     def declared(self) -> declared.Declared:
@@ -251,6 +296,8 @@ class _Surroundings:
 
     def faults(self) -> Mapping[str, Sequence[str]]:
         found: dict[str, Sequence[str]] = {}
+        if self._kube is not None:
+            found |= dict.fromkeys(self._kube.problems, ())
         if self._cluster is not None and (waiting := self._cluster.unsynced()) is not None:
             found[waiting] = ()
         if self._journal.problem is not None:

@@ -173,11 +173,12 @@ class Page:
             raise _unknown(key, status)
         if unchanged(request, tag):
             return web.Response(status=304, headers={"ETag": tag})
-        i = status.index[key]
+        i, answer = status.index[key], status.snapshot.answers[key]
         body = (
             _row(status, i, int(_states(status)[i]))
             | {"decision": explain.as_dict(found.outcome, capacity=found.capacity, lead=found.lead)}
             | _context(found)
+            | {"answer": answer.desired, "answer_reason": answer.reason}
             | {"number": status.snapshot.number, "at": status.snapshot.at}
             | {"series": self._series(key, points)}
         )

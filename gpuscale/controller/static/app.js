@@ -38,16 +38,20 @@ function sparkline(values) {
   const known = values.filter((v) => v !== null);
   if (known.length < 2) return el("span", { class: "soft" }, "–");
   const top = Math.max(...known, 1e-9), step = 100 / Math.max(1, values.length - 1);
-  let path = "", pen = "M";
+  const pieces = []; // runs of known values: a hole in the data is a hole in the line
   values.forEach((v, i) => {
-    if (v === null) { pen = "M"; return; }
-    path += `${pen}${(i * step).toFixed(1)} ${(26 - (24 * v) / top).toFixed(1)}`;
-    pen = "L";
+    if (v === null) return;
+    if (i === 0 || values[i - 1] === null) pieces.push([]);
+    pieces[pieces.length - 1].push(`${(i * step).toFixed(1)} ${(26 - (24 * v) / top).toFixed(1)}`);
   });
-  const svg = document.createElementNS(SVG, "svg"), line = document.createElementNS(SVG, "path");
+  const svg = document.createElementNS(SVG, "svg");
   for (const [k, v] of Object.entries({ class: "spark", viewBox: "0 0 100 28", preserveAspectRatio: "none", "aria-hidden": "true" })) svg.setAttribute(k, v);
-  line.setAttribute("d", path);
-  svg.append(line);
+  for (const kind of ["area", "line"]) {
+    const path = document.createElementNS(SVG, "path");
+    path.setAttribute("class", kind);
+    path.setAttribute("d", pieces.map((p) => `M${p.join("L")}${kind === "area" ? `V28H${p[0].split(" ")[0]}Z` : ""}`).join(""));
+    svg.append(path);
+  }
   return svg;
 }
 
@@ -114,7 +118,7 @@ function fleetFrame() {
     Object.entries(STATES).map(([value, [text]]) => el("option", { value }, text)));
   states.value = fleet.state;
   states.addEventListener("change", () => { fleet.state = states.value; fleet.offset = 0; refresh(); });
-  const heads = [["Workload", ""], ["State", ""], ["Demand, requests/s", "wide"], ["Now", "num"], ["Peak ahead", "num wide"], ["Waiting", "num wide"], ["Asked for", "num"], ["Replicas", ""]];
+  const heads = [["Workload", ""], ["State", ""], ["Demand, requests/s", "wide"], ["Now", "num"], ["Peak ahead", "num wide"], ["Waiting", "num wide"], ["Asked", "num"], ["Ready", ""]];
   main.replaceChildren(
     el("dl", { class: "tiles", id: "tiles" }),
     el("div", { class: "tools" }, el("h1", {}, "Workloads"), search, states),
@@ -241,7 +245,8 @@ async function showWorkload(namespace, name) {
     ["Arriving", `${number(inputs.demand)} requests/s`], ["Waiting", number(inputs.backlog)],
     ["Age of the signal", span(inputs.age_s)], ["Pods that answered", coverage(body, inputs)],
     ["One replica carries", inputs.capacity === null ? "not known" : `${number(inputs.capacity)} requests/s (${decision.capacity_source})`],
-    ["Present replicas asked", count(inputs.asked)], ["Decided", clock(decision.now)],
+    ["Present replicas asked", count(inputs.asked)], ["Answered to KEDA", body.answer === null ? "an error" : count(body.answer)],
+    ["Decided", clock(decision.now)],
   ]);
   guards(decision.verdicts ?? []);
   costs(decision.candidate_costs ?? {}, decision.candidate);

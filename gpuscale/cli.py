@@ -331,6 +331,55 @@ def scaledobject(
     )
 
 
+@cli.command()
+@click.option("--headless", is_flag=True, help="No page to look at: run, then print the outcome.")
+@click.option(
+    "--duration",
+    metavar="S",
+    type=click.FloatRange(min=1),
+    help="Real seconds; without --headless until Ctrl-C.",
+)
+@click.option(
+    "--speed",
+    metavar="N",
+    type=click.FloatRange(min=1, max=3600),
+    default=60.0,
+    show_default=True,
+    help="Simulated seconds per real second.",
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Address of the page; default 127.0.0.1:8080, headless a free port.",
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="The same seed plays the same demo."
+)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+def demo(
+    *,
+    headless: bool,
+    duration: float | None,
+    speed: float,
+    listen: str | None,
+    seed: int,
+    form: str,
+) -> None:
+    """Run the whole loop on simulated GPUs and a simulated cluster: no GPU, cluster or network."""
+    from gpuscale.demo import run, show
+    from gpuscale.runtime import exit_now
+
+    options = run.Options(
+        listen=listen or ("127.0.0.1:0" if headless else "127.0.0.1:8080"),
+        duration_s=duration or (60.0 if headless else None),
+        speed=speed,
+        seed=seed,
+    )
+    exit_now(show.play(options, form=form, live=not headless))
+
+
 def main() -> NoReturn:
     """Run a command; a known error is one sentence on standard error and its own exit code."""
     try:

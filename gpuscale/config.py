@@ -29,6 +29,19 @@ HttpUrl = Annotated[str, Meta(pattern=r"^https?://[^\s]+$", max_length=2048)]
 DnsName = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 
 
+class _Yaml(yaml.SafeLoader):
+    """YAML with the booleans of version 1.2: `nvml: off` means the word, not false."""
+
+
+_Yaml.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:bool"]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+
+
 class _Settings(Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
@@ -473,7 +486,7 @@ def load(path: str | Path | None, kind: type[T]) -> T:
             f"{file}: larger than {SETTINGS_BYTES_MAX} bytes: this is not a settings file"
         )
     try:
-        data = yaml.safe_load(raw)
+        data = yaml.load(raw, Loader=_Yaml)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""

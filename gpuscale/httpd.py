@@ -5,6 +5,7 @@ nothing and costs the same for one scraper or twenty.
 """
 
 import gzip
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -62,10 +63,19 @@ def render(
     )
 
 
+def _accepts(header: str, wanted: str) -> bool:
+    """Whether an Accept or Accept-Encoding header names `wanted` with a weight above 0 (RFC 9110 §12.4.2)."""
+    for part in header.split(","):
+        name, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        if name == wanted:
+            return not any(re.fullmatch(r"q=0(\.0{0,3})?", p) for p in parameters)
+    return False
+
+
 def metrics_response(request: web.Request, page: Exposition) -> web.Response:
     """The form of `page` that the request's Accept and Accept-Encoding ask for."""
-    om = "application/openmetrics-text" in request.headers.get("Accept", "")
-    zipped = "gzip" in request.headers.get("Accept-Encoding", "")
+    om = _accepts(request.headers.get("Accept", ""), "application/openmetrics-text")
+    zipped = _accepts(request.headers.get("Accept-Encoding", ""), "gzip")
     body = {
         (False, False): page.text,
         (False, True): page.text_gzip,

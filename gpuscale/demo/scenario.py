@@ -6,7 +6,6 @@ start times and capacities stand here; what the controller is told stands in `se
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from gpuscale import config, workload
@@ -25,15 +24,6 @@ CARD = "h100"
 
 HOUR = 3600.0
 MINUTE = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
-    """What the owner of a workload writes down."""
-
-    policy: dict[str, Any]
-    min_replicas: int
-    max_replicas: int
 
 
 def _demand(shape: workload.Shape) -> Callable[[float], float]:
@@ -82,23 +72,24 @@ WORKLOADS: tuple[SimulatedWorkload, ...] = (
     ),
 )  # fmt: skip
 
-DECLARED: dict[str, Declared] = {
-    "chat/llama-8b": Declared(
-        policy={"server": "vllm", "mode": "act", "capacity": 8.0, "start_time_s": 300.0},
-        min_replicas=1,
-        max_replicas=12,
-    ),
-    "search/embedder": Declared(
-        policy={"server": "triton", "mode": "act", "capacity": 40.0, "start_time_s": 90.0},
-        min_replicas=1,
-        max_replicas=8,
-    ),
-    "images/diffusion": Declared(
-        policy={"server": "vllm", "mode": "act", "capacity": 1.0, "start_time_s": 180.0},
-        min_replicas=1,
-        max_replicas=6,
-    ),
+POLICIES: dict[str, dict[str, Any]] = {
+    "chat/llama-8b": {"server": "vllm", "capacity": 8.0, "start_time_s": 300.0},
+    "search/embedder": {"server": "triton", "capacity": 40.0, "start_time_s": 90.0},
+    "images/diffusion": {"server": "vllm", "capacity": 1.0, "start_time_s": 180.0},
 }
+"""What the owners write down, by workload."""
+
+BOUNDS: dict[str, tuple[int, int]] = {
+    "chat/llama-8b": (1, 12),
+    "search/embedder": (1, 8),
+    "images/diffusion": (1, 6),
+}
+"""Least and most replicas of the ScaledObjects."""
+
+
+def policy_of(key: str) -> str:
+    """Name of a workload's policy."""
+    return key.replace("/", "-")
 
 
 def settings(*, listen: str, listen_grpc: str, metrics_port: int) -> ControllerSettings:
@@ -107,12 +98,13 @@ def settings(*, listen: str, listen_grpc: str, metrics_port: int) -> ControllerS
     `metrics_port` is where the simulated pods' pages are served.
     """
     policies = {
-        key.replace("/", "-"): {
-            **declared.policy,
+        policy_of(key): {
+            **policy,
+            "mode": "act",
             "metrics_port": metrics_port,
             "namespaces": [key.split("/")[0]],
         }
-        for key, declared in DECLARED.items()
+        for key, policy in POLICIES.items()
     }
     return config.convert(
         {"listen": listen, "listen_grpc": listen_grpc, "policies": policies},

@@ -1,5 +1,6 @@
 """The simulated cluster as the daemons see it: pods' metrics pages over HTTP, the API server's view, the past."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,13 +54,10 @@ class PodPages:
 class ClusterView:
     """What the controller asks of a cluster, answered from the simulated one."""
 
-    def __init__(
-        self, cluster: SimulatedCluster, objects: Sequence[Mapping[str, Any]], pages_port: int
-    ) -> None:
+    def __init__(self, cluster: SimulatedCluster, objects: Sequence[Mapping[str, Any]]) -> None:
         """`objects`: the ScaledObjects, as the API server would give them."""
         self._cluster = cluster
         self._objects = objects
-        self._pages = f"http://{ADDRESS}:{pages_port}"
         self._seen_ready: set[str] = set()
 
     def scaled_objects(self) -> Sequence[Mapping[str, object]]:
@@ -84,7 +82,7 @@ class ClusterView:
             ready=len(ready),
             starting=len(live) - len(ready) - len(pending),
             pending=len(pending),
-            endpoints=tuple(f"{self._pages}/{key}/{p.name}/metrics" for p in ready),
+            endpoints=tuple(p.name for p in ready),
             starts_s=tuple(self._starts(ready)),
             pending_reason="no node has enough free GPUs" if pending else None,
         )
@@ -102,17 +100,21 @@ class ClusterView:
 
 
 class SignalWithPast:
-    """A signal source that also remembers: the pods are scraped for real, the past is the scenario's."""
+    """A signal source that also remembers: the pods are scraped for real, the past is the scenario's.
 
-    def __init__(self, source: Signal, cluster: SimulatedCluster) -> None:
+    Simulated pods have no addresses of their own, so their pages are told apart by path.
+    """
+
+    def __init__(self, source: Signal, cluster: SimulatedCluster, pages_port: int) -> None:
         self._source = source
         self._cluster = cluster
+        self._pages = f"http://{ADDRESS}:{pages_port}"
 
     async def read(
         self, targets: Sequence[SignalTarget], now: float
     ) -> Mapping[str, SignalReading | Exception]:
         """What the pods' pages say."""
-        return await self._source.read(targets, now)
+        return await self._source.read([self._on_loopback(t) for t in targets], now)
 
     async def history(
         self, targets: Sequence[SignalTarget], start: float, end: float, step_s: float
@@ -127,6 +129,11 @@ class SignalWithPast:
             for t in targets
             if t.key in self._cluster.keys
         }
+
+    def _on_loopback(self, target: SignalTarget) -> SignalTarget:
+        ready = (p for p in self._cluster.pods(target.key) if p.ready)
+        pages = tuple(f"{self._pages}/{target.key}/{p.name}/metrics" for p in ready)
+        return dataclasses.replace(target, endpoints=pages)
 
     async def close(self) -> None:
         """Close the source."""

@@ -44,6 +44,10 @@ async def test_each_format_is_answered_as_asked_and_parses() -> None:
                 om = gzip.decompress(await r.read()).decode()
                 assert om.endswith("# EOF\n")
                 assert {f.name for f in parse_openmetrics(om)} == names  # type: ignore[no-untyped-call]
+            refused = {"Accept": "application/openmetrics-text;q=0", "Accept-Encoding": "gzip;q=0"}
+            async with client.get(url, headers=refused) as r:
+                assert "Content-Encoding" not in r.headers
+                assert (await r.read()).decode() == text
     finally:
         await server.close()
 

@@ -81,6 +81,15 @@ def test_an_endless_file_is_refused(tmp_path: Path) -> None:
         config.load(file, ExporterSettings)
 
 
+def test_off_is_a_word_and_not_false(tmp_path: Path) -> None:
+    """The kill switch must work as anybody would write it: YAML 1.1 reads a bare `off` as false."""
+    file = tmp_path / "settings.yaml"
+    file.write_text("nvml: off\npod_resources: {enabled: false}\n")
+    settings = config.load(file, ExporterSettings)
+    assert settings.nvml == "off"
+    assert settings.pod_resources.enabled is False
+
+
 def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
     file = tmp_path / "empty.yaml"
     file.write_text("")

@@ -42,8 +42,8 @@ Quantity = Literal[
 ]
 """What a fault can be set on."""
 
-Load = Callable[[], float | None]
-"""A share (0–1) as of now; None where nobody can tell. Called in the thread that reads the device."""
+Load = Callable[[int], float | None]
+"""Share (0–1) of a device by its index, as of now; None where nobody can tell."""
 
 MIB = 1 << 20
 
@@ -171,7 +171,7 @@ class SimulatedDevice:
     def memory_bytes(self) -> MemoryBytes:
         """What a server holds: nearly all from its first request on, as vLLM does, or as it was told."""
         with self._reading("memory"):
-            share = self._memory() if self._memory is not None else None
+            share = self._memory(self._identity.index) if self._memory is not None else None
             if share is None:
                 share = _MEMORY_OF_SERVER_SHARE if self._served else _MEMORY_OF_IDLE_SHARE
         total, reserved = self._card.memory_total_bytes, self._card.memory_reserved_bytes
@@ -239,7 +239,7 @@ class SimulatedDevice:
 
     def _level(self, at_s: float) -> float | None:
         if self._busy is not None:
-            share = self._busy()
+            share = self._busy(self._identity.index)
         else:
             share = self._shape.at(at_s - self._origin_s)
         return None if share is None else min(1.0, max(0.0, share))
@@ -325,9 +325,10 @@ class SimulatedDriver:
         """The device with this index, lost or not: to give it a load or a fault."""
         return self._all[index]
 
-    def follow(self, index: int, busy: Load, memory_used: Load | None = None) -> None:
-        """Let the device `index` take its load from the caller from now on."""
-        self._all[index].follow(busy, memory_used)
+    def follow(self, busy: Load, memory_used: Load | None = None) -> None:
+        """Let every device take its load from the caller, who is asked with the device's index."""
+        for device in self._all:
+            device.follow(busy, memory_used)
 
     def disappear(self, reason: str = "the simulated driver is not loaded") -> None:
         """Let `open` and `devices` raise DriverMissing until `reappear`."""

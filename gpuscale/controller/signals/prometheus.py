@@ -301,7 +301,7 @@ class _QueryApi:
         self, path: str, form: Mapping[str, str], timeout_s: float
     ) -> Sequence[_Series]:
         # Thanos would leave out what a store did not answer, and say so in a warning only.
-        data = {**form, "timeout": f"{timeout_s}s", "partial_response": "false"}
+        data = {**form, "timeout": f"{round(timeout_s * 1000)}ms", "partial_response": "false"}
         headers = self._headers()
         try:
             async with (

@@ -1,16 +1,108 @@
-"""The bank of candidate policies."""
+"""The bank: candidate policies that run as virtual fleets, and the blend of the cheapest.
+
+Demand does not depend on what is asked for, so what any candidate *would have cost* on the demand
+just seen can be computed instead of guessed. Every candidate of every workload runs as a virtual
+fleet (`fleet.Fleet`) at the start time and capacity in use. Its cost is what design and operators
+care about, discounted with a half-life of one day:
+
+    cost = replica time billed + risk / (1 - risk) × late units × replica time per unit
+
+where the replica time per unit is that of the cheapest candidate. This is online learning with full
+feedback: the blend, weighted exponentially by cost (Cesa-Bianchi & Lugosi, "Prediction, Learning,
+and Games", 2006, ch. 2), is never much worse than the best candidate in hindsight, and where days
+differ it can be better. Late requests are dear, so weights move upwards at once when a candidate is
+caught short; downwards they move as slowly as idle time adds up.
+
+Ticks whose demand is unknown, or not to be learned (silent pods, an outage), enter no cost.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gpuscale.controller.domain import Floats, Ints
+from gpuscale.controller.domain import QUANTILES, Bools, FleetForecast, Floats, Ints
+from gpuscale.controller.fleet import Fleet
 from gpuscale.controller.history import aligned
 from gpuscale.controller.plan import Candidate, columns, replicas
 
-SIGNALS: tuple[str, ...] = ("recent",)
-CANDIDATES: tuple[Candidate, ...] = (Candidate(name="reactive@0.75", signal="recent", target=0.75),)
+HALF_LIFE_S = 86_400.0
+"""A day: a shorter memory forgets the morning by night, a longer one is slow where regimes change."""
+PRIOR_S = 3600.0
+PRIOR_EXCESS = 0.1
+"""Before there is experience, every candidate but the default is taken to have cost a tenth more
+for an hour: a quiet first half hour must not recommend the most daring one."""
+BLEND_SCALE = 0.02
+"""A candidate that cost two per cent more than the cheapest weighs 1/e of it."""
+GAP_S = 300.0
+"""After a longer gap in the data the virtual fleets start anew: nobody knows what they queued."""
+
+HOLD_SHORT_S = 300.0
+"""The HPA's default: the highest ask of the last five minutes stands."""
+HOLD_LONG_S = 900.0
+HOLD_LEADS = 2.0
+"""A steady candidate holds for two start times, and a quarter of an hour at least: giving a replica
+up for less than it takes to start one again saves nothing."""
+HOLD_SLOTS = 6
+
+_BASES: tuple[str, ...] = ("recent", "burst", *(f"q{level * 100:.0f}" for level in QUANTILES))
+"""Mean of the last minute, of the last half minute, quantiles of the peak over the lead time."""
+_HOLDS: tuple[str, ...] = ("quick", "held", "steady")
+"""As it is now; the highest of the last minutes; the highest of a longer while."""
+SIGNALS: tuple[str, ...] = tuple(f"{base}-{hold}" for hold in _HOLDS for base in _BASES)
+
+DEFAULT = "reactive@0.8"
+"""What a workload without any past starts with."""
+BLEND = "blend"
+"""Name under which the blend's own virtual cost is told."""
+
+
+def _family(name: str, signal: str, targets: Sequence[float]) -> tuple[Candidate, ...]:
+    return tuple(
+        Candidate(name=f"{name}@{target:g}", signal=signal, target=target) for target in targets
+    )
+
+
+CANDIDATES: tuple[Candidate, ...] = (
+    *_family("reactive", "recent-held", (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)),
+    *_family("reactive-steady", "recent-steady", (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)),
+    *_family("reactive-quick", "recent-quick", (0.6, 0.7, 0.8, 0.9)),
+    *_family("burst", "burst-held", (0.6, 0.7, 0.8, 0.9)),
+    *_family("forecast-q50-quick", "q50-quick", (0.9,)),
+    *_family("forecast-q75-quick", "q75-quick", (0.9,)),
+    *_family("forecast-q90-quick", "q90-quick", (0.9, 1.0)),
+    *_family("forecast-q95-quick", "q95-quick", (0.9, 1.0)),
+    *_family("forecast-q50", "q50-held", (0.9, 1.0)),
+    *_family("forecast-q75", "q75-held", (0.9, 1.0)),
+    *_family("forecast-q90", "q90-held", (0.9, 1.0)),
+    *_family("forecast-q95", "q95-held", (1.0,)),
+    *_family("forecast-q50-steady", "q50-steady", (0.9, 1.0)),
+    *_family("forecast-q75-steady", "q75-steady", (0.9, 1.0)),
+    *_family("forecast-q90-steady", "q90-steady", (1.0,)),
+)
+"""`quick` follows down at once, no suffix after five minutes, `steady` after two start times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What the bank must know of the workloads, arrays of shape (n,)."""
+
+    capacity: Floats
+    lead_s: Floats
+    headroom: Floats
+    risk: Floats
+    min_replicas: Floats
+    max_replicas: Floats
+
+    def one(self, row: int, count: int) -> "Terms":
+        """One workload's terms, `count` times."""
+        return Terms(
+            **{
+                name: np.repeat(getattr(self, name)[row : row + 1], count)
+                for name in Terms.__dataclass_fields__
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +112,35 @@ class Choice:
     planned: Floats
     """(n,) replicas; NaN where there is nothing to plan from."""
     candidate: Ints
-    """(n,) index of the candidate in use."""
-    costs: Floats
-    """(n, k) discounted virtual costs; NaN until there are some."""
+    """(n,) index of the cheapest candidate, which leads the blend."""
+    costs: NDArray[np.float32]
+    """(n, candidates + 1) discounted virtual costs in replica seconds, the blend's own last; NaN
+    until there are some."""
+    wants: NDArray[np.float32]
+    """(n, candidates + 1) what each asks for."""
+
+
+class Holds:
+    """The highest value of a signal over the last `span_s` (up to a fifth more), advanced in place."""
+
+    def __init__(self, n: int, signals: int) -> None:
+        self.slots: NDArray[np.float32] = np.full((n, signals, HOLD_SLOTS), np.nan, np.float32)
+        self.number: Ints = np.zeros(n, dtype=np.int64)
+
+    def add(self, now: float, span_s: Floats, values: Floats) -> Floats:
+        """Enter `values` (n, signals), NaN where unknown; gives the highest of the span, same shape."""
+        number = (now // (span_s / (HOLD_SLOTS - 1))).astype(np.int64)
+        for back in range(HOLD_SLOTS):
+            rows = np.flatnonzero(number - back > self.number)
+            if len(rows) == 0:
+                break
+            self.slots[rows, :, (number[rows] - back) % HOLD_SLOTS] = np.nan
+        self.number = number
+        rows = np.arange(len(values))
+        slot = number % HOLD_SLOTS
+        self.slots[rows, :, slot] = np.fmax(self.slots[rows, :, slot], values)
+        highest: Floats = np.fmax.reduce(self.slots, axis=2).astype(np.float64)
+        return highest
 
 
 class Bank:
@@ -30,23 +148,145 @@ class Bank:
 
     def __init__(self, n: int, tick_s: float, candidates: Sequence[Candidate] = CANDIDATES) -> None:
         self.candidates = tuple(candidates)
+        self.tick_s = tick_s
         self._picks, self._target = columns(self.candidates, SIGNALS)
-        self._held: Floats = np.full((n, 20), np.nan)
-        self._tick = 0
-
-    def advance(self, signals: Floats, capacity: Floats, headroom: Floats) -> Choice:
-        """One tick."""
-        self._held[:, self._tick % 20] = signals[:, 0]
-        self._tick += 1
-        level = np.fmax.reduce(self._held, axis=1, initial=np.nan)
-        want = replicas(level[:, None][:, self._picks], self._target, capacity, headroom)
-        n = len(want)
-        return Choice(
-            planned=want[:, 0],
-            candidate=np.zeros(n, dtype=np.int64),
-            costs=np.full((n, len(self.candidates)), np.nan),
+        self._prior = _prior(self.candidates)
+        self._decay = 0.5 ** (tick_s / HALF_LIFE_S)
+        wide = len(self.candidates) + 1
+        self._fleet = Fleet(
+            tick_s=tick_s,
+            capacity=np.full(n, np.nan),
+            lead_s=np.full(n, tick_s),
+            replicas=np.zeros(n),
+            policies=wide,
         )
+        self._short = Holds(n, len(_BASES))
+        self._long = Holds(n, len(_BASES))
+        self._want: Floats = np.full((n, wide), np.nan)
+        self._billed: Floats = np.zeros((n, wide))
+        self._late: Floats = np.zeros((n, wide))
+        self._arrived: Floats = np.zeros(n)
+        self._blind_s: Floats = np.full(n, np.inf)
+        self.known_s: Floats = np.zeros(n)
+        """(n,) time that entered the costs."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns of `Choice.costs`."""
+        return (*(c.name for c in self.candidates), BLEND)
+
+    # ------------------------------------------------------------------ one tick
+
+    def advance(self, now: float, bases: Floats, demand: Floats, terms: Terms) -> Choice:
+        """One tick: charge what was asked for before it, then ask anew.
+
+        `bases` (n, len(_BASES)): signals as of now (`bases_of`), NaN where unknown. `demand` (n,):
+        what arrived during the tick; NaN where it is unknown or not to be learned.
+        """
+        self._charge(demand, terms)
+        signals = self._signals(now, bases, terms.lead_s)
+        own = replicas(signals[:, self._picks], self._target, terms.capacity, terms.headroom)
+        own = np.clip(own, terms.min_replicas[:, None], terms.max_replicas[:, None])
+        costs = self._costs(terms)
+        blend = _blend(own, costs[:, :-1])
+        self._want = np.concatenate([own, blend[:, None]], axis=1)
+        self._restart(demand)
+        return Choice(
+            planned=blend,
+            candidate=costs[:, :-1].argmin(axis=1),
+            costs=np.where(self.known_s[:, None] > 0, costs, np.nan).astype(np.float32),
+            wants=self._want.astype(np.float32),
+        )
+
+    def _signals(self, now: float, bases: Floats, lead_s: Floats) -> Floats:
+        n = len(bases)
+        short = self._short.add(now, np.full(n, HOLD_SHORT_S), bases)
+        long = self._long.add(now, np.maximum(HOLD_LONG_S, HOLD_LEADS * lead_s), bases)
+        return np.concatenate([bases, short, long], axis=1)
+
+    def _charge(self, demand: Floats, terms: Terms) -> None:
+        """Let the tick's demand arrive at every virtual fleet, and add up what that cost."""
+        self._fleet.retune(capacity=terms.capacity, lead_s=terms.lead_s)
+        outcome = self._fleet.step(self._want, demand)
+        known = outcome.known[:, 0] & ~np.isnan(self._want[:, 0])
+        decay = np.where(known, self._decay, 1.0)
+        self._billed *= decay[:, None]
+        self._late *= decay[:, None]
+        self._billed += np.where(known[:, None], outcome.billed, 0.0) * self.tick_s
+        self._late += np.where(known[:, None], outcome.late, 0.0)
+        self._arrived = self._arrived * decay + np.where(known, outcome.arrived[:, 0], 0.0)
+        self.known_s += known * self.tick_s
+        self._blind_s = np.where(np.isnan(demand), self._blind_s + self.tick_s, self._blind_s)
+
+    def _costs(self, terms: Terms) -> Floats:
+        """(n, candidates + 1) discounted costs in replica seconds, the prior included."""
+        price = terms.risk / (1.0 - terms.risk)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            per_unit = np.where(self._arrived > 0, 1.0 / self._arrived, 0.0)[:, None]
+        late = price[:, None] * self._late * per_unit
+        # The replica time per unit is the cheapest candidate's; which that is depends on it, so it
+        # is found from the least bill first.
+        least = self._billed[:, :-1].min(axis=1)
+        first = self._billed + late * least[:, None]
+        leader = first[:, :-1].argmin(axis=1)
+        billed = self._billed[np.arange(len(leader)), leader]
+        costs = self._billed + late * billed[:, None]
+        rate = billed / np.maximum(np.minimum(self.known_s, HALF_LIFE_S / np.log(2.0)), 1.0)
+        total: Floats = costs + self._prior * np.maximum(rate, 1.0)[:, None]
+        return total
+
+    def _restart(self, demand: Floats) -> None:
+        """Put virtual fleets to what they ask for, where there were none or a gap ended."""
+        known = ~np.isnan(demand)
+        rows = np.flatnonzero(known & (self._blind_s > GAP_S) & ~np.isnan(self._want[:, 0]))
+        if len(rows):
+            self._fleet.reset(rows, self._want[rows])
+        self._blind_s[known & ~np.isnan(self._want[:, 0])] = 0.0
+
+    # ------------------------------------------------------------------ change of the rows
 
     def align(self, source: Ints) -> None:
         """Put rows into a new order; -1 is a new workload."""
-        self._held = aligned(self._held, source, np.nan)
+        kept = source[source >= 0]
+        added = int((source < 0).sum())
+        self._fleet.keep(kept)
+        self._fleet.add(
+            capacity=np.full(added, np.nan),
+            lead_s=np.full(added, self.tick_s),
+            replicas=np.zeros(added),
+        )
+        order = np.empty(len(source), dtype=np.int64)
+        order[source >= 0] = np.arange(len(kept))
+        order[source < 0] = len(kept) + np.arange(added)
+        self._fleet.keep(order)
+        for holds in (self._short, self._long):
+            holds.slots = aligned(holds.slots, source, np.nan)
+            holds.number = aligned(holds.number, source, 0)
+        self._want = aligned(self._want, source, np.nan)
+        self._billed = aligned(self._billed, source, 0.0)
+        self._late = aligned(self._late, source, 0.0)
+        self._arrived = aligned(self._arrived, source, 0.0)
+        self._blind_s = aligned(self._blind_s, source, np.inf)
+        self.known_s = aligned(self.known_s, source, 0.0)
+
+
+def bases_of(level: Floats, burst: Floats, forecast: FleetForecast, seen: Bools) -> Floats:
+    """The signals as of now (n, len(_BASES)); NaN where nothing was seen in this tick."""
+    bases = np.concatenate([level[:, None], burst[:, None], forecast.quantiles], axis=1)
+    return np.where(seen[:, None], bases, np.nan)
+
+
+def _prior(candidates: Sequence[Candidate]) -> Floats:
+    """Seconds of one replica set's bill that each column is charged in advance."""
+    names = [c.name for c in candidates]
+    excess = np.array([0.0 if name == DEFAULT else PRIOR_EXCESS for name in names] + [0.0])
+    prior: Floats = PRIOR_S * (1.0 + excess)
+    return prior
+
+
+def _blend(wants: Floats, costs: Floats) -> Floats:
+    """(n,) whole replicas: what candidates ask for, weighted by how little they cost."""
+    least = costs.min(axis=1, keepdims=True)
+    weight = np.exp(-(costs / least - 1.0) / BLEND_SCALE)
+    mixed: Floats = np.floor((weight * wants).sum(axis=1) / weight.sum(axis=1) + 0.5)
+    return mixed

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscale.controller.bank import Bank, Choice
+from gpuscale.controller.bank import Bank, Choice, Terms, bases_of
 from gpuscale.controller.domain import (
     Bools,
     Decision,
@@ -215,9 +215,24 @@ def decide(observation: FleetObservation, memory: Memory) -> tuple[Decided, Memo
     demand = np.where(trusted, observation.demand, np.nan)
     learn = trusted & (observation.coverage >= policy.coverage_min)
 
+    terms = Terms(
+        capacity=observation.capacity,
+        lead_s=observation.lead_s,
+        headroom=policy.headroom,
+        risk=policy.risk,
+        min_replicas=policy.min_replicas,
+        max_replicas=policy.max_replicas,
+    )
     memory.history.add(now, memory.tick_s, np.where(learn, demand, np.nan))
-    forecast = memory.forecaster.advance(now, demand, observation.lead_s, learn, memory.history)
-    choice = memory.bank.advance(forecast.level[:, None], observation.capacity, policy.headroom)
+    forecast = memory.forecaster.advance(now, demand, learn, observation.lead_s, memory.history)
+    forecaster = memory.forecaster
+    collapsed = forecaster.collapsed
+    choice = memory.bank.advance(
+        now,
+        bases_of(forecaster.level, forecaster.burst, forecast, trusted),
+        np.where(learn & ~collapsed, demand, np.nan),
+        terms,
+    )
 
     standing.trusted_at = np.where(trusted, now, standing.trusted_at)
     blind_s = now - standing.trusted_at
@@ -236,7 +251,7 @@ def decide(observation: FleetObservation, memory: Memory) -> tuple[Decided, Memo
         seen_s=standing.seen_s,
         rose_at=standing.rose_at,
         paused=observation.paused,
-        collapsed=np.zeros(len(demand), dtype=bool),
+        collapsed=collapsed,
     )
     guarded, stages = guard(choice.planned, situation)
     held = ~trusted | np.isnan(choice.planned)
@@ -256,7 +271,7 @@ def decide(observation: FleetObservation, memory: Memory) -> tuple[Decided, Memo
             forecast=forecast,
             planned=choice.planned,
             choice=choice,
-            candidates=tuple(c.name for c in memory.bank.candidates),
+            candidates=memory.bank.names,
             stages=stages,
             situation=situation,
             trusted_at=standing.trusted_at,

@@ -23,6 +23,10 @@ DAYS_MAX = 15
 BINS_MAX = DAYS_MAX * BINS_PER_DAY
 KNOWN_MIN = 0.5
 """A bin counts as known where at least this share of it was."""
+RECENT_S = 600.0
+"""Ticks are kept this long: a trend compares the last five minutes with those before."""
+TICKS_MAX = 600
+"""Most ticks kept: with ticks below a second the span is shorter, the memory is not larger."""
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
@@ -150,3 +154,38 @@ class History:
         self.values = aligned(self.values, source, np.nan)
         self._sum = aligned(self._sum, source, 0.0)
         self._known_s = aligned(self._known_s, source, 0.0)
+
+
+class Recent:
+    """The last ticks of all workloads, advanced in place: means over seconds and minutes.
+
+    A ring that is written twice, so that the last k ticks are always one slice.
+    """
+
+    def __init__(self, n: int, tick_s: float) -> None:
+        self._tick_s = tick_s
+        self._size = min(TICKS_MAX, max(2, round(RECENT_S / tick_s)))
+        self._values: NDArray[np.float32] = np.full((n, 2 * self._size), np.nan, dtype=np.float32)
+        self._next = 0
+
+    def add(self, demand: Floats) -> None:
+        """Enter one tick (n,), NaN where unknown."""
+        self._values[:, self._next] = demand
+        self._values[:, self._next + self._size] = demand
+        self._next = (self._next + 1) % self._size
+
+    def mean(self, seconds: float, before_s: float = 0.0) -> Floats:
+        """(n,) mean of what is known of the `seconds` that ended `before_s` ago; NaN where nothing is."""
+        end = self._next + self._size - min(self._size - 1, round(before_s / self._tick_s))
+        start = max(self._next, end - max(1, round(seconds / self._tick_s)))
+        part = self._values[:, start:end]
+        known = ~np.isnan(part)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean: Floats = np.where(known, part, 0.0).sum(axis=1, dtype=np.float64) / known.sum(
+                axis=1
+            )
+        return mean
+
+    def align(self, source: Ints) -> None:
+        """Put rows into a new order; -1 is a new workload."""
+        self._values = aligned(self._values, source, np.nan)

@@ -1,35 +1,318 @@
-"""Quantiles of the highest demand until a replica that is asked for now could serve."""
+"""Quantiles of the highest demand until a replica that is asked for now could serve.
+
+Demand here is demand over a minute: replicas queue through shorter noise. Every tick moves the
+present level; once a minute the experts (`experts`) say how far above it the coming peak lies, they
+are weighted by their recent losses at this very horizon, and forecasts whose time has come are
+scored (`conformal`). A blend that did not beat the plain level lately is not used (the gate).
+
+What was not seen enters nothing: neither level, nor losses, nor scores.
+"""
+
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuscale.controller.domain import QUANTILES, Bools, FleetForecast, Floats, Ints
-from gpuscale.controller.history import History, aligned
+from gpuscale.controller.forecast import conformal
+from gpuscale.controller.forecast.experts import EXPERTS, combined, rises
+from gpuscale.controller.history import BIN_S, BINS_MAX, BINS_PER_DAY, History, Recent, aligned
+
+MINUTE_S = 60.0
+LOSS_HALF_LIFE_MIN = 1440.0
+"""Losses of a day ago count half: experts are good at different hours, and a day holds them all."""
+PENDING_MAX = 32
+"""Forecasts of one workload that wait for their outcome; longer lead times are scored more rarely."""
+KNOWN_MIN = 0.8
+"""Share of the minutes of an outcome that must be known for it to count."""
+REFRESH_MIN = 5
+"""Quantiles of the scores are read anew this often, a fifth of the workloads per minute."""
+COVERAGE_MIN = 60.0
+"""Discounted outcomes from which on a coverage is told."""
+COLLAPSE_SHARE = 0.1
+"""Below this share of the least demand that this hour had on any of the last days is a collapse."""
+COLLAPSE_DAYS_MIN = 2
+COLLAPSE_S_MAX = 1800.0
+"""After this long a collapse is how things are."""
+
+LEVELS = np.array(QUANTILES)
+_DECAY = 0.5 ** (1.0 / LOSS_HALF_LIFE_MIN)
+_BLEND = len(EXPERTS)
+"""Column of the blend among the losses."""
 
 
-class Forecaster:
-    """Forecasts of all workloads, advanced in place."""
+@dataclass(slots=True, kw_only=True)
+class Pending:
+    """Forecasts that wait for their outcome, in slots: arrays of shape (n, PENDING_MAX, …)."""
 
-    def __init__(self, n: int, tick_s: float) -> None:
-        self.level: Floats = np.full(n, np.nan)
-        self._tick_s = tick_s
+    issued: Ints
+    """Minute of the forecast; -1 for an empty slot."""
+    level: NDArray[np.float32]
+    rise: NDArray[np.float32]
+    """(n, PENDING_MAX, experts + 1): of each expert, and of the blend before the gate."""
+    point: NDArray[np.float32]
+    scale: NDArray[np.float32]
+    quantiles: NDArray[np.float32]
+    peak: NDArray[np.float32]
+    """Highest minute since; NaN before the first."""
+    known: NDArray[np.float32]
+    """Minutes known since."""
 
-    def advance(
-        self, now: float, demand: Floats, lead_s: Floats, learn: Bools, history: History
-    ) -> FleetForecast:
-        """One tick."""
-        weight = min(1.0, self._tick_s / 60.0)
-        moved = self.level + weight * (demand - self.level)
-        self.level = np.where(
-            np.isnan(demand), self.level, np.where(np.isnan(self.level), demand, moved)
-        )
-        n = len(demand)
-        return FleetForecast(
-            levels=QUANTILES,
-            quantiles=np.repeat(self.level[:, None], len(QUANTILES), axis=1),
-            level=self.level.copy(),
-            coverage=np.full((n, len(QUANTILES)), np.nan),
+    @classmethod
+    def of(cls, n: int) -> "Pending":
+        """All slots empty."""
+
+        def floats(*shape: int) -> NDArray[np.float32]:
+            return np.full((n, PENDING_MAX, *shape), np.nan, dtype=np.float32)
+
+        return cls(
+            issued=np.full((n, PENDING_MAX), -1, dtype=np.int64),
+            level=floats(),
+            rise=floats(_BLEND + 1),
+            point=floats(),
+            scale=floats(),
+            quantiles=floats(len(QUANTILES)),
+            peak=floats(),
+            known=np.zeros((n, PENDING_MAX), dtype=np.float32),
         )
 
     def align(self, source: Ints) -> None:
         """Put rows into a new order; -1 is a new workload."""
-        self.level = aligned(self.level, source, np.nan)
+        self.issued = aligned(self.issued, source, -1)
+        for name in ("level", "rise", "point", "scale", "quantiles", "peak"):
+            setattr(self, name, aligned(getattr(self, name), source, np.nan))
+        self.known = aligned(self.known, source, 0.0)
+
+
+class Forecaster:
+    """Forecasts of all workloads, advanced in place.
+
+    `level` (n,): mean demand of the last minute that was known; NaN before there was any.
+    `burst` (n,): the same over half a minute.
+    `collapsed_s` (n,): how long demand has been unprecedentedly near zero; 0 where it is not.
+    """
+
+    def __init__(self, n: int, tick_s: float) -> None:
+        self.tick_s = tick_s
+        self.recent = Recent(n, tick_s)
+        self.level: Floats = np.full(n, np.nan)
+        self.burst: Floats = np.full(n, np.nan)
+        self.collapsed_s: Floats = np.zeros(n)
+        self.minute = -1
+        self.rise: Floats = np.full((n, len(EXPERTS)), np.nan)
+        self.blend: Floats = np.zeros(n)
+        """The rise in use, after the gate."""
+        self.blend_raw: Floats = np.zeros(n)
+        self.typical: Floats = np.full((n, 2), 0.0)
+        """Discounted sum and weight of the level, per minute."""
+        self.loss: Floats = np.zeros((n, _BLEND + 1, 2))
+        """Discounted sum and weight of absolute errors: experts, then the blend."""
+        self.slip: Floats = np.zeros((n, len(QUANTILES)))
+        self.hits: Floats = np.zeros((n, len(QUANTILES) + 1))
+        """Discounted outcomes at or below each quantile, and their number."""
+        self.score: Floats = np.repeat(self._fresh_scores(), n, axis=0)
+        """(n, levels): quantiles of the scores, as of the last refresh."""
+        self.scores: NDArray[np.float32] = np.full(
+            (n, conformal.SCORE_BINS), np.nan, dtype=np.float32
+        )
+        self.floor: Floats = np.full(n, np.nan)
+        """Least demand of this hour on past days."""
+        self.pending = Pending.of(n)
+
+    @staticmethod
+    def _fresh_scores() -> Floats:
+        return conformal.score_quantiles(np.full((1, 1), np.nan), LEVELS[None])
+
+    # ------------------------------------------------------------------ one tick
+
+    def advance(
+        self, now: float, demand: Floats, learn: Bools, lead_s: Floats, history: History
+    ) -> FleetForecast:
+        """One tick: `demand` (n,) NaN where unknown; scored and remembered only where `learn`.
+
+        A demand that is known and not to be learned (some pods are silent) is a lower bound: it
+        can raise the level, never lower it.
+        """
+        bounded = np.where(learn, demand, np.fmax(demand, self.level))
+        self.recent.add(np.where(np.isnan(demand), np.nan, bounded))
+        level, burst = self.recent.mean(MINUTE_S), self.recent.mean(MINUTE_S / 2)
+        self.level = np.where(np.isnan(level), self.level, level)
+        self.burst = np.where(np.isnan(burst), self.level, burst)
+        with np.errstate(invalid="ignore"):
+            low = self.level < COLLAPSE_SHARE * self.floor
+        self.collapsed_s = np.where(low, self.collapsed_s + self.tick_s, 0.0)
+        minute = int(now // MINUTE_S)
+        if minute > self.minute:
+            seen = np.where(learn & ~self.collapsed, level, np.nan)
+            self._each_minute(minute, now, seen, lead_s, history)
+        return FleetForecast(
+            levels=QUANTILES,
+            quantiles=self.quantiles(),
+            level=self.level.copy(),
+            coverage=self.coverage(),
+        )
+
+    @property
+    def collapsed(self) -> Bools:
+        """(n,) demand fell to almost nothing, as it never did at this hour, and not long ago."""
+        return (self.collapsed_s > 0) & (self.collapsed_s <= COLLAPSE_S_MAX)
+
+    def quantiles(self) -> Floats:
+        """(n, levels) of the peak over the lead time, from the level of this tick."""
+        point = self.level + self.blend
+        found: Floats = np.maximum(0.0, point[:, None] + self.score * self._scale(point)[:, None])
+        return found
+
+    def coverage(self) -> Floats:
+        """(n, levels) share of outcomes at or below the quantile; NaN until there are enough."""
+        count = self.hits[:, -1:]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share: Floats = np.where(count >= COVERAGE_MIN, self.hits[:, :-1] / count, np.nan)
+        return share
+
+    def _scale(self, point: Floats) -> Floats:
+        total, weight = self.typical[:, 0], self.typical[:, 1]
+        typical = np.where(weight > 0, total / np.maximum(weight, 1e-12), point)
+        return 0.5 * (point + typical)
+
+    # ------------------------------------------------------------------ once a minute
+
+    def _each_minute(
+        self, minute: int, now: float, seen: Floats, lead_s: Floats, history: History
+    ) -> None:
+        """Score what is due, ask the experts, issue anew. `seen` (n,): the minute's mean, or NaN."""
+        n = len(seen)
+        first = self.minute < 0
+        bin_number = int(now // BIN_S)
+        if first or bin_number != int(self.minute * MINUTE_S // BIN_S):
+            self.scores[:, bin_number % conformal.SCORE_BINS] = np.nan
+            self.floor = least_of_hour(history, np.arange(n), np.full(n, bin_number))
+        known = ~np.isnan(seen)
+        self.typical *= np.where(known, _DECAY, 1.0)[:, None]
+        self.typical += np.stack([np.where(known, seen, 0.0), known], axis=1)
+        horizon = np.maximum(1, np.ceil(lead_s / MINUTE_S)).astype(np.int64)
+        stride = -(-horizon // PENDING_MAX)
+        self._score(minute, seen, horizon, stride)
+        self.rise = rises(
+            level=self.level,
+            recent=_known_or(self.recent.mean(300.0), self.level),
+            before=_known_or(self.recent.mean(300.0, 300.0), self.level),
+            values=history.values,
+            rows=np.arange(n),
+            now_s=np.full(n, now),
+            lead_s=lead_s,
+        )
+        losses = self.losses()
+        self.blend_raw = combined(self.rise, losses[:, :_BLEND])
+        self.blend = gated(self.blend_raw, losses)
+        rows = np.arange(n) if first else np.flatnonzero((np.arange(n) + minute) % REFRESH_MIN == 0)
+        self._refresh(rows, bin_number)
+        self._issue(minute, known, stride)
+        self.minute = minute
+
+    def losses(self) -> Floats:
+        """(n, experts + 1) mean absolute errors; NaN where there is none yet."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean: Floats = self.loss[:, :, 0] / self.loss[:, :, 1]
+        return mean
+
+    def _refresh(self, rows: Ints, bin_number: int) -> None:
+        found = conformal.samples(self.scores, rows, np.full(len(rows), bin_number))
+        levels = conformal.in_use(LEVELS[None], self.slip[rows])
+        self.score[rows] = conformal.score_quantiles(found, levels)
+
+    def _issue(self, minute: int, known: Bools, stride: Ints) -> None:
+        rows = np.flatnonzero(known & (minute % stride == 0))
+        slot = (minute // stride[rows]) % PENDING_MAX
+        pending = self.pending
+        point = self.level[rows] + self.blend[rows]
+        pending.issued[rows, slot] = minute
+        pending.level[rows, slot] = self.level[rows]
+        pending.rise[rows, slot, :_BLEND] = self.rise[rows]
+        pending.rise[rows, slot, _BLEND] = self.blend_raw[rows]
+        pending.point[rows, slot] = point
+        pending.scale[rows, slot] = self._scale(self.level + self.blend)[rows]
+        pending.quantiles[rows, slot] = self.quantiles()[rows]
+        pending.peak[rows, slot] = np.nan
+        pending.known[rows, slot] = 0.0
+
+    def _score(self, minute: int, seen: Floats, horizon: Ints, stride: Ints) -> None:
+        """Enter the minute into all outcomes, and score the forecasts that are due."""
+        pending = self.pending
+        np.fmax(pending.peak, seen.astype(np.float32)[:, None], out=pending.peak)
+        pending.known += ~np.isnan(seen)[:, None]
+        due = minute - horizon
+        slot = (due // stride) % PENDING_MAX
+        every = np.arange(len(seen))
+        good = (pending.issued[every, slot] == due) & (
+            pending.known[every, slot] >= KNOWN_MIN * horizon
+        )
+        rows = np.flatnonzero(good)
+        if len(rows) == 0:
+            return
+        slot = slot[rows]
+        peak = pending.peak[rows, slot].astype(np.float64)
+        error = np.abs(
+            pending.level[rows, slot][:, None] + pending.rise[rows, slot] - peak[:, None]
+        )
+        heard = ~np.isnan(error)
+        weight = stride[rows][:, None]
+        decay = np.where(heard, _DECAY**weight, 1.0)
+        self.loss[rows, :, 0] = self.loss[rows, :, 0] * decay + np.where(heard, error, 0.0) * weight
+        self.loss[rows, :, 1] = self.loss[rows, :, 1] * decay + heard * weight
+        scale = np.maximum(pending.scale[rows, slot], 1e-9)
+        issued_bin = (due[rows] * MINUTE_S // BIN_S).astype(np.int64)
+        self.scores[rows, issued_bin % conformal.SCORE_BINS] = (
+            peak - pending.point[rows, slot]
+        ) / scale
+        hit = peak[:, None] <= pending.quantiles[rows, slot] * (1.0 + 1e-6)
+        self.slip[rows] = conformal.adapted(self.slip[rows], LEVELS[None], hit)
+        self.hits[rows] *= _DECAY**weight
+        self.hits[rows, :-1] += hit * weight
+        self.hits[rows, -1] += weight[:, 0]
+        pending.issued[rows, slot] = -1
+
+    # ------------------------------------------------------------------ change of the rows
+
+    def align(self, source: Ints) -> None:
+        """Put rows into a new order; -1 is a new workload."""
+        self.recent.align(source)
+        self.pending.align(source)
+        for name, fill in (
+            ("level", np.nan),
+            ("burst", np.nan),
+            ("collapsed_s", 0.0),
+            ("rise", np.nan),
+            ("blend", 0.0),
+            ("blend_raw", 0.0),
+            ("typical", 0.0),
+            ("loss", 0.0),
+            ("slip", 0.0),
+            ("hits", 0.0),
+            ("scores", np.nan),
+            ("floor", np.nan),
+        ):
+            setattr(self, name, aligned(getattr(self, name), source, fill))
+        self.score = aligned(self.score, source, self._fresh_scores()[0])
+
+
+def _known_or(values: Floats, other: Floats) -> Floats:
+    return np.where(np.isnan(values), other, values)
+
+
+def gated(blend: Floats, losses: Floats) -> Floats:
+    """The blend (r,), or no rise where the plain level did better lately; `losses` (r, experts + 1)."""
+    with np.errstate(invalid="ignore"):
+        worse = losses[:, _BLEND] > losses[:, 0]
+    return np.where(worse, 0.0, blend)
+
+
+def least_of_hour(history: History, rows: Ints, bin_number: Ints) -> Floats:
+    """(r,) least demand of this half hour on each of the last seven days; NaN without two of them."""
+    around = np.arange(-3, 4)
+    days = np.arange(1, 8)[:, None] * BINS_PER_DAY
+    back = (days + around).ravel()
+    found = history.values[rows[:, None], (bin_number[:, None] - back) % BINS_MAX]
+    known = np.count_nonzero(~np.isnan(found), axis=1)
+    least = np.fmin.reduce(found, axis=1).astype(np.float64)
+    return np.where(known >= COLLAPSE_DAYS_MIN * len(around), least, np.nan)

@@ -23,7 +23,7 @@ START_TIME = "process_start_time_seconds"
 _SAMPLE = re.compile(
     rb"([a-zA-Z_:][a-zA-Z0-9_:]*+)"
     rb"(?:\{((?:[^\"}\n]|\"(?:[^\"\\\n]|\\.)*+\")*+)\})?"
-    rb"[ \t]*+([0-9+\-.eEinfNa]++)(?:[ \t]++-?[0-9.]++)?[ \t]*+(?:#.*+)?"
+    rb"[ \t]*+([0-9+\-.eEIinfNa]++)(?:[ \t]++-?[0-9.]++)?[ \t]*+(?:#.*+)?"
 )
 """NAME{LABELS} VALUE [TIMESTAMP] [# EXEMPLAR]; possessive throughout, so that no page costs more than its length."""
 

@@ -244,11 +244,12 @@ class FakeKube:
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
         parts = request.path.strip("/").split("/")
-        fixed: Object | None = {
+        known: dict[str, Object] = {
             "version": {"major": "1", "minor": "33", "gitVersion": "v1.33.0"},
             "api": {"kind": "APIVersions", "versions": ["v1"]},
             "apis": self._groups(),
-        }.get("/".join(parts))
+        }
+        fixed = known.get("/".join(parts))
         if fixed is not None:
             return web.json_response(fixed)
         group, version, rest = (

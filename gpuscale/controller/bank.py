@@ -46,6 +46,11 @@ HOLD_LEADS = 2.0
 up for less than it takes to start one again saves nothing."""
 HOLD_SLOTS = 6
 
+PAST_MINUTES = 3 * 1440
+"""Three half-lives: what lies before weighs an eighth."""
+SEGMENT_MIN = 90
+LEAD_IN_S_MAX = 6 * 3600.0
+
 _BASES: tuple[str, ...] = ("recent", "burst", *(f"q{level * 100:.0f}" for level in QUANTILES))
 """Mean of the last minute, of the last half minute, quantiles of the peak over the lead time."""
 _HOLDS: tuple[str, ...] = ("quick", "held", "steady")
@@ -160,13 +165,13 @@ class Bank:
             replicas=np.zeros(n),
             policies=wide,
         )
-        self._short = Holds(n, len(_BASES))
-        self._long = Holds(n, len(_BASES))
-        self._want: Floats = np.full((n, wide), np.nan)
-        self._billed: Floats = np.zeros((n, wide))
-        self._late: Floats = np.zeros((n, wide))
-        self._arrived: Floats = np.zeros(n)
-        self._blind_s: Floats = np.full(n, np.inf)
+        self.short = Holds(n, len(_BASES))
+        self.long = Holds(n, len(_BASES))
+        self.want: Floats = np.full((n, wide), np.nan)
+        self.billed: Floats = np.zeros((n, wide))
+        self.late: Floats = np.zeros((n, wide))
+        self.arrived: Floats = np.zeros(n)
+        self.blind_s: Floats = np.full(n, np.inf)
         self.known_s: Floats = np.zeros(n)
         """(n,) time that entered the costs."""
 
@@ -189,48 +194,48 @@ class Bank:
         own = np.clip(own, terms.min_replicas[:, None], terms.max_replicas[:, None])
         costs = self._costs(terms)
         blend = _blend(own, costs[:, :-1])
-        self._want = np.concatenate([own, blend[:, None]], axis=1)
+        self.want = np.concatenate([own, blend[:, None]], axis=1)
         self._restart(demand)
         return Choice(
             planned=blend,
             candidate=costs[:, :-1].argmin(axis=1),
             costs=np.where(self.known_s[:, None] > 0, costs, np.nan).astype(np.float32),
-            wants=self._want.astype(np.float32),
+            wants=self.want.astype(np.float32),
         )
 
     def _signals(self, now: float, bases: Floats, lead_s: Floats) -> Floats:
         n = len(bases)
-        short = self._short.add(now, np.full(n, HOLD_SHORT_S), bases)
-        long = self._long.add(now, np.maximum(HOLD_LONG_S, HOLD_LEADS * lead_s), bases)
+        short = self.short.add(now, np.full(n, HOLD_SHORT_S), bases)
+        long = self.long.add(now, np.maximum(HOLD_LONG_S, HOLD_LEADS * lead_s), bases)
         return np.concatenate([bases, short, long], axis=1)
 
     def _charge(self, demand: Floats, terms: Terms) -> None:
         """Let the tick's demand arrive at every virtual fleet, and add up what that cost."""
         self._fleet.retune(capacity=terms.capacity, lead_s=terms.lead_s)
-        outcome = self._fleet.step(self._want, demand)
-        known = outcome.known[:, 0] & ~np.isnan(self._want[:, 0])
+        outcome = self._fleet.step(self.want, demand)
+        known = outcome.known[:, 0] & ~np.isnan(self.want[:, 0])
         decay = np.where(known, self._decay, 1.0)
-        self._billed *= decay[:, None]
-        self._late *= decay[:, None]
-        self._billed += np.where(known[:, None], outcome.billed, 0.0) * self.tick_s
-        self._late += np.where(known[:, None], outcome.late, 0.0)
-        self._arrived = self._arrived * decay + np.where(known, outcome.arrived[:, 0], 0.0)
+        self.billed *= decay[:, None]
+        self.late *= decay[:, None]
+        self.billed += np.where(known[:, None], outcome.billed, 0.0) * self.tick_s
+        self.late += np.where(known[:, None], outcome.late, 0.0)
+        self.arrived = self.arrived * decay + np.where(known, outcome.arrived[:, 0], 0.0)
         self.known_s += known * self.tick_s
-        self._blind_s = np.where(np.isnan(demand), self._blind_s + self.tick_s, self._blind_s)
+        self.blind_s = np.where(np.isnan(demand), self.blind_s + self.tick_s, self.blind_s)
 
     def _costs(self, terms: Terms) -> Floats:
         """(n, candidates + 1) discounted costs in replica seconds, the prior included."""
         price = terms.risk / (1.0 - terms.risk)
         with np.errstate(invalid="ignore", divide="ignore"):
-            per_unit = np.where(self._arrived > 0, 1.0 / self._arrived, 0.0)[:, None]
-        late = price[:, None] * self._late * per_unit
+            per_unit = np.where(self.arrived > 0, 1.0 / self.arrived, 0.0)[:, None]
+        late = price[:, None] * self.late * per_unit
         # The replica time per unit is the cheapest candidate's; which that is depends on it, so it
         # is found from the least bill first.
-        least = self._billed[:, :-1].min(axis=1)
-        first = self._billed + late * least[:, None]
+        least = self.billed[:, :-1].min(axis=1)
+        first = self.billed + late * least[:, None]
         leader = first[:, :-1].argmin(axis=1)
-        billed = self._billed[np.arange(len(leader)), leader]
-        costs = self._billed + late * billed[:, None]
+        billed = self.billed[np.arange(len(leader)), leader]
+        costs = self.billed + late * billed[:, None]
         rate = billed / np.maximum(np.minimum(self.known_s, HALF_LIFE_S / np.log(2.0)), 1.0)
         total: Floats = costs + self._prior * np.maximum(rate, 1.0)[:, None]
         return total
@@ -238,10 +243,76 @@ class Bank:
     def _restart(self, demand: Floats) -> None:
         """Put virtual fleets to what they ask for, where there were none or a gap ended."""
         known = ~np.isnan(demand)
-        rows = np.flatnonzero(known & (self._blind_s > GAP_S) & ~np.isnan(self._want[:, 0]))
+        rows = np.flatnonzero(known & (self.blind_s > GAP_S) & ~np.isnan(self.want[:, 0]))
         if len(rows):
-            self._fleet.reset(rows, self._want[rows])
-        self._blind_s[known & ~np.isnan(self._want[:, 0])] = 0.0
+            self._fleet.reset(rows, self.want[rows])
+        self.blind_s[known & ~np.isnan(self.want[:, 0])] = 0.0
+
+    # ------------------------------------------------------------------ the past
+
+    def learn(self, row: int, now: float, bases: Floats, demand: Floats, terms: Terms) -> None:
+        """Run the candidates of one workload through its past.
+
+        `bases` (t, len(_BASES)), `demand` (t,): per minute, oldest first, the last one ending at
+        about `now`; `terms`: of all workloads. What a fleet does depends on little more than its
+        start time, so the past is cut into segments that run side by side, each led in by enough
+        minutes to forget how it began.
+        """
+        lead_s = float(terms.lead_s[row])
+        lead_in = int(min(LEAD_IN_S_MAX, max(HOLD_LONG_S, HOLD_LEADS * lead_s) + lead_s) // 60.0)
+        length = max(SEGMENT_MIN, lead_in)
+        used = min(len(demand), PAST_MINUTES)
+        count = max(1, -(-used // length))
+        twin = Bank(count, 60.0, self.candidates)
+        own = terms.one(row, count)
+        ends = len(demand) - (count - 1 - np.arange(count)) * length
+        for step in range(lead_in + length):
+            index = ends - length - lead_in + step
+            inside = index >= 0
+            at = np.maximum(index, 0)
+            twin.advance(
+                now - (lead_in + length - 1 - step) * 60.0,
+                np.where(inside[:, None], bases[at], np.nan),
+                np.where(inside, demand[at], np.nan),
+                own,
+            )
+            if step == lead_in - 1:
+                twin.forget_costs()
+        self._take(row, twin, length, lead_s)
+
+    def forget_costs(self) -> None:
+        """Begin to count anew; fleets and signals go on."""
+        self.billed[:] = 0.0
+        self.late[:] = 0.0
+        self.arrived[:] = 0.0
+        self.known_s[:] = 0.0
+
+    def _take(self, row: int, twin: "Bank", length: int, lead_s: float) -> None:
+        """Sum up the segments of `twin`, and go on where its last one ended."""
+        count = len(twin.known_s)
+        age_s = (count - 1 - np.arange(count)) * length * 60.0
+        weight = 0.5 ** (age_s / HALF_LIFE_S)
+        self.billed[row] = (twin.billed * weight[:, None]).sum(axis=0)
+        self.late[row] = (twin.late * weight[:, None]).sum(axis=0)
+        self.arrived[row] = (twin.arrived * weight).sum()
+        self.known_s[row] = twin.known_s.sum()
+        for mine, other in ((self.short, twin.short), (self.long, twin.long)):
+            mine.slots[row], mine.number[row] = other.slots[-1], other.number[-1]
+        self.want[row] = twin.want[-1]
+        if np.isnan(self.want[row]).any():
+            return
+        # The segments' blends knew nothing of each other: until it has run, the blend counts as
+        # what it follows.
+        leader = int(self.billed[row, :-1].argmin())
+        self.billed[row, -1] = self.billed[row, leader]
+        self.late[row, -1] = self.late[row, leader]
+        rows = np.array([row], dtype=np.int64)
+        self._fleet.retune(
+            capacity=self._fleet.capacity,
+            lead_s=np.where(np.arange(len(self.known_s)) == row, lead_s, np.nan),
+        )
+        self._fleet.reset(rows, self.want[rows])
+        self.blind_s[row] = 0.0
 
     # ------------------------------------------------------------------ change of the rows
 
@@ -259,14 +330,14 @@ class Bank:
         order[source >= 0] = np.arange(len(kept))
         order[source < 0] = len(kept) + np.arange(added)
         self._fleet.keep(order)
-        for holds in (self._short, self._long):
+        for holds in (self.short, self.long):
             holds.slots = aligned(holds.slots, source, np.nan)
             holds.number = aligned(holds.number, source, 0)
-        self._want = aligned(self._want, source, np.nan)
-        self._billed = aligned(self._billed, source, 0.0)
-        self._late = aligned(self._late, source, 0.0)
-        self._arrived = aligned(self._arrived, source, 0.0)
-        self._blind_s = aligned(self._blind_s, source, np.inf)
+        self.want = aligned(self.want, source, np.nan)
+        self.billed = aligned(self.billed, source, 0.0)
+        self.late = aligned(self.late, source, 0.0)
+        self.arrived = aligned(self.arrived, source, 0.0)
+        self.blind_s = aligned(self.blind_s, source, np.inf)
         self.known_s = aligned(self.known_s, source, 0.0)
 
 

@@ -31,8 +31,13 @@ from gpuscale.controller.domain import (
     Inputs,
 )
 from gpuscale.controller.forecast import Forecaster
+from gpuscale.controller.forecast.past import Minutes, learn, minutes, seed
 from gpuscale.controller.guardrails import Situation, guard, verdicts
 from gpuscale.controller.history import History, aligned
+
+PASTS_PER_TICK = 8
+"""Pasts that are learned in one tick, a tenth of a second each; until its turn comes, a workload
+follows the default candidate."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,6 +64,8 @@ class Memory:
     forecaster: Forecaster
     bank: Bank
     standing: Standing
+    pasts: dict[str, Minutes]
+    """Pasts that were entered and not learned yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +166,7 @@ def initial_memory(keys: tuple[str, ...], tick_s: float) -> Memory:
             seen_s=np.zeros(n),
             trusted_at=np.full(n, -np.inf),
         ),
+        pasts={},
     )
 
 
@@ -182,6 +190,7 @@ def align(memory: Memory, keys: tuple[str, ...]) -> Memory:
     standing.seen_s = aligned(standing.seen_s, source, 0.0)
     standing.trusted_at = aligned(standing.trusted_at, source, -np.inf)
     memory.keys = keys
+    memory.pasts = {key: past for key, past in memory.pasts.items() if key in row}
     return memory
 
 
@@ -194,10 +203,10 @@ def backfill(memory: Memory, key: str, times: Floats, demand: Floats, step_s: fl
     takes part: candidate policies are warmed on it there, since only then are capacity and start
     time known.
     """
-    row = memory.keys.index(key)
-    memory.history.put(
-        row, np.asarray(times, dtype=np.float64), np.asarray(demand, dtype=np.float64), step_s
-    )
+    times = np.asarray(times, dtype=np.float64)
+    demand = np.asarray(demand, dtype=np.float64)
+    memory.history.put(memory.keys.index(key), times, demand, step_s)
+    memory.pasts[key] = minutes(times, demand, step_s)
     return memory
 
 
@@ -223,6 +232,7 @@ def decide(observation: FleetObservation, memory: Memory) -> tuple[Decided, Memo
         min_replicas=policy.min_replicas,
         max_replicas=policy.max_replicas,
     )
+    _learn_pasts(memory, now, terms)
     memory.history.add(now, memory.tick_s, np.where(learn, demand, np.nan))
     forecast = memory.forecaster.advance(now, demand, learn, observation.lead_s, memory.history)
     forecaster = memory.forecaster
@@ -278,6 +288,22 @@ def decide(observation: FleetObservation, memory: Memory) -> tuple[Decided, Memo
         ),
         memory,
     )
+
+
+def _learn_pasts(memory: Memory, now: float, terms: Terms) -> None:
+    """Learn pasts that were entered, of workloads whose capacity is known by now."""
+    row = {key: i for i, key in enumerate(memory.keys)}
+    ready = [key for key in memory.pasts if not np.isnan(terms.capacity[row[key]])]
+    for key in ready[:PASTS_PER_TICK]:
+        i, seen = row[key], memory.pasts.pop(key)
+        past = learn(memory.forecaster, i, seen, float(terms.lead_s[i]), memory.history)
+        if past is None:
+            continue
+        memory.standing.seen_s[i] += seed(memory.forecaster, i, seen, now)
+        bases = np.column_stack([past.level, past.level, past.quantiles])
+        memory.bank.learn(
+            i, now, np.where(np.isnan(past.level)[:, None], np.nan, bases), seen.demand, terms
+        )
 
 
 def _known(observation: FleetObservation) -> Bools:

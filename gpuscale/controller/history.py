@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscale.controller.domain import Bools, Floats, Ints
+from gpuscale.controller.domain import Floats, Ints
 
 BIN_S = 300.0
 DAY_S = 86_400.0
@@ -44,18 +44,18 @@ def aligned(
     return out
 
 
-def resampled(times: Floats, demand: Floats, step_s: float, first: int, count: int) -> Floats:
-    """Means over `count` bins from bin number `first`, NaN where less than KNOWN_MIN of one is known.
+def resampled(times: Floats, demand: Floats, step_s: float, edges: Floats) -> Floats:
+    """Means between consecutive `edges`, NaN where less than KNOWN_MIN of the span is known.
 
     `times` (m,) ascending Unix seconds, each the end of an interval of `step_s`; `demand` (m,) the
-    mean over it, NaN where unknown. Intervals may be shorter or longer than a bin and need not
-    line up with it: what is integrated is the piecewise constant rate.
+    mean over it, NaN where unknown; `edges` (k + 1,) ascending Unix seconds, result (k,). Intervals
+    may be shorter or longer than a span and need not line up with it: what is integrated is the
+    piecewise constant rate.
     """
-    edges = (first + np.arange(count + 1, dtype=np.float64)) * BIN_S
     good = np.isfinite(demand) & (demand >= 0)
     times, demand = times[good], demand[good]
     if len(times) == 0:
-        return np.full(count, np.nan)
+        return np.full(len(edges) - 1, np.nan)
     starts = times - step_s
     # An interval that reaches into the one before it counts from where that one ended.
     starts[1:] = np.maximum(starts[1:], times[:-1])
@@ -66,7 +66,7 @@ def resampled(times: Floats, demand: Floats, step_s: float, first: int, count: i
     known_s = np.diff(np.interp(edges, knots, known))
     units = np.diff(np.interp(edges, knots, amount))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(known_s >= KNOWN_MIN * BIN_S, units / known_s, np.nan)
+        return np.where(known_s >= KNOWN_MIN * np.diff(edges), units / known_s, np.nan)
 
 
 class History:
@@ -122,24 +122,11 @@ class History:
         last = min(last, self.current)
         if last < first:
             return
-        bins = resampled(times, demand, step_s, first, last - first + 1).astype(np.float32)
+        edges = np.arange(first, last + 2, dtype=np.float64) * BIN_S
+        bins = resampled(times, demand, step_s, edges).astype(np.float32)
         columns = np.arange(first, last + 1) % BINS_MAX
         own = self.values[row, columns]
         self.values[row, columns] = np.where(np.isnan(own), bins, own)
-
-    def forget(self, rows: Bools, bins: int) -> None:
-        """Unlearn the last `bins` closed bins of these rows, and the one in progress."""
-        if self.current is None or not rows.any():
-            return
-        columns = (self.current - np.arange(bins + 1)) % BINS_MAX
-        self.values[np.ix_(rows, columns)] = np.nan
-        self._sum[rows] = 0.0
-        self._known_s[rows] = 0.0
-
-    def days_known(self) -> Floats:
-        """(n,) days' worth of bins that are known."""
-        known: Floats = np.count_nonzero(~np.isnan(self.values), axis=1) / BINS_PER_DAY
-        return known
 
     def recent(self, row: int, bins: int) -> tuple[Floats, Floats]:
         """(start times, means) of the last `bins` closed bins of one workload, oldest first."""
@@ -185,6 +172,18 @@ class Recent:
                 axis=1
             )
         return mean
+
+    def seed(self, row: int, newest_first: Floats) -> None:
+        """Put the ticks of one workload that went before the coming one, newest first."""
+        count = min(len(newest_first), self._size)
+        back = (self._next - 1 - np.arange(count)) % self._size
+        self._values[row, back] = newest_first[:count]
+        self._values[row, back + self._size] = newest_first[:count]
+
+    @property
+    def size(self) -> int:
+        """Ticks that are kept."""
+        return self._size
 
     def align(self, source: Ints) -> None:
         """Put rows into a new order; -1 is a new workload."""

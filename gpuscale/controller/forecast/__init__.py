@@ -36,7 +36,7 @@ COLLAPSE_S_MAX = 1800.0
 """After this long a collapse is how things are."""
 
 LEVELS = np.array(QUANTILES)
-_DECAY = 0.5 ** (1.0 / LOSS_HALF_LIFE_MIN)
+DECAY = 0.5 ** (1.0 / LOSS_HALF_LIFE_MIN)
 _BLEND = len(EXPERTS)
 """Column of the blend among the losses."""
 
@@ -188,7 +188,7 @@ class Forecaster:
             self.scores[:, bin_number % conformal.SCORE_BINS] = np.nan
             self.floor = least_of_hour(history, np.arange(n), np.full(n, bin_number))
         known = ~np.isnan(seen)
-        self.typical *= np.where(known, _DECAY, 1.0)[:, None]
+        self.typical *= np.where(known, DECAY, 1.0)[:, None]
         self.typical += np.stack([np.where(known, seen, 0.0), known], axis=1)
         horizon = np.maximum(1, np.ceil(lead_s / MINUTE_S)).astype(np.int64)
         stride = -(-horizon // PENDING_MAX)
@@ -257,7 +257,7 @@ class Forecaster:
         )
         heard = ~np.isnan(error)
         weight = stride[rows][:, None]
-        decay = np.where(heard, _DECAY**weight, 1.0)
+        decay = np.where(heard, DECAY**weight, 1.0)
         self.loss[rows, :, 0] = self.loss[rows, :, 0] * decay + np.where(heard, error, 0.0) * weight
         self.loss[rows, :, 1] = self.loss[rows, :, 1] * decay + heard * weight
         scale = np.maximum(pending.scale[rows, slot], 1e-9)
@@ -267,7 +267,7 @@ class Forecaster:
         ) / scale
         hit = peak[:, None] <= pending.quantiles[rows, slot] * (1.0 + 1e-6)
         self.slip[rows] = conformal.adapted(self.slip[rows], LEVELS[None], hit)
-        self.hits[rows] *= _DECAY**weight
+        self.hits[rows] *= DECAY**weight
         self.hits[rows, :-1] += hit * weight
         self.hits[rows, -1] += weight[:, 0]
         pending.issued[rows, slot] = -1

@@ -1,0 +1,202 @@
+"""Learning a workload's past at once, as if its forecasts had been made and scored all along.
+
+The experts and the conformal quantiles are functions of rows; here a row is a minute of the past
+instead of a workload. Discounted sums over time become cumulative sums, so that a week of minutes
+takes a fraction of a second. Each minute is forecast from what lay before it, and scored by what
+came after: no row sees its own outcome or a later one.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuscale.controller.domain import QUANTILES, Floats
+from gpuscale.controller.forecast import (
+    COVERAGE_MIN,
+    DECAY,
+    KNOWN_MIN,
+    LEVELS,
+    MINUTE_S,
+    Forecaster,
+    conformal,
+    gated,
+)
+from gpuscale.controller.forecast.experts import combined, rises
+from gpuscale.controller.history import BIN_S, History, resampled
+
+PAST_MINUTES_MAX = 7 * 1440
+"""A week: with losses that halve every day, what lies before it weighs under a hundredth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minutes:
+    """The demand of the past by minutes."""
+
+    end_s: float
+    """Unix seconds at which the last minute ends."""
+    demand: Floats
+    """Shape (t,), at most PAST_MINUTES_MAX, NaN where unknown."""
+
+    @property
+    def times(self) -> Floats:
+        """Ends of the minutes, shape (t,)."""
+        back: Floats = np.arange(len(self.demand) - 1, -1, -1, dtype=np.float64)
+        return self.end_s - back * MINUTE_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What was known at the end of each minute, shape (t, …)."""
+
+    level: Floats
+    quantiles: Floats
+    """(t, levels)."""
+
+
+def minutes(times: Floats, demand: Floats, step_s: float) -> Minutes:
+    """The newest minutes of a past (`history.resampled` says how `times` and `demand` are meant)."""
+    if len(times) == 0:
+        return Minutes(end_s=0.0, demand=np.empty(0))
+    last = int(times[-1] // MINUTE_S)
+    first = max(last - PAST_MINUTES_MAX, int(np.ceil((times[0] - step_s) / MINUTE_S)))
+    edges = np.arange(first, last + 1, dtype=np.float64) * MINUTE_S
+    if len(edges) < 2:
+        return Minutes(end_s=last * MINUTE_S, demand=np.empty(0))
+    return Minutes(end_s=last * MINUTE_S, demand=resampled(times, demand, step_s, edges))
+
+
+def learn(
+    forecaster: Forecaster, row: int, seen: Minutes, lead_s: float, history: History
+) -> Past | None:
+    """Leave the forecaster's row as if it had run through these minutes; None where none is known.
+
+    `history` holds the past already (`History.put`).
+    """
+    if np.isnan(seen.demand).all():
+        return None
+    level = _filled(seen.demand)
+    every = len(level)
+    horizon = max(1, int(np.ceil(lead_s / MINUTE_S)))
+    recent = _trailing(seen.demand, 5)
+    before = np.concatenate([np.full(5, np.nan), recent])[:every]
+    rise = rises(
+        level=level,
+        recent=np.where(np.isnan(recent), level, recent),
+        before=np.where(np.isnan(before), level, before),
+        values=history.values,
+        rows=np.full(every, row),
+        now_s=seen.times,
+        lead_s=np.full(every, lead_s),
+    )
+    peak = _peaks(seen.demand, horizon)
+    errors = np.abs(level[:, None] + rise - peak[:, None])
+    losses, sums = _losses(errors, horizon)
+    blend = combined(rise, losses)
+    blend_losses, blend_sums = _losses(np.abs(level + blend - peak)[:, None], horizon)
+    losses = np.concatenate([losses, blend_losses], axis=1)
+    point = level + gated(blend, losses)
+    typical = _discounted(seen.demand[:, None])
+    scale = 0.5 * (point + typical[:, 0, 0] / np.maximum(typical[:, 0, 1], 1e-12))
+    scores = (peak - point) / np.maximum(scale, 1e-9)
+    score = _score_quantiles(forecaster, row, seen, scores, horizon)
+    quantiles = np.maximum(0.0, point[:, None] + score * scale[:, None])
+
+    forecaster.level[row] = level[-1]
+    forecaster.burst[row] = level[-1]
+    forecaster.typical[row] = typical[-1, 0]
+    forecaster.loss[row] = np.concatenate([sums, blend_sums])
+    forecaster.rise[row] = rise[-1]
+    forecaster.blend_raw[row] = blend[-1]
+    forecaster.blend[row] = point[-1] - level[-1]
+    forecaster.score[row] = score[-1]
+    hit = np.where(np.isnan(peak)[:, None], np.nan, peak[:, None] <= quantiles * (1.0 + 1e-6))
+    hits = _discounted(hit)[-1]
+    if hits[0, 1] >= COVERAGE_MIN:
+        forecaster.hits[row, : len(QUANTILES)] = hits[:, 0]
+        forecaster.hits[row, -1] = hits[0, 1]
+    return Past(level=np.where(np.isnan(seen.demand), np.nan, level), quantiles=quantiles)
+
+
+def seed(forecaster: Forecaster, row: int, seen: Minutes, now: float) -> float:
+    """Fill the ticks just before `now`; gives for how many seconds demand was known without a gap."""
+    tick_s, size = forecaster.tick_s, forecaster.recent.size
+    # The tick k back ended at now - (k + 1) tick_s.
+    ended = now - (np.arange(size) + 1.0) * tick_s
+    index = len(seen.demand) - 1 - np.floor((seen.end_s - ended) / MINUTE_S).astype(np.int64)
+    inside = (index >= 0) & (index < len(seen.demand))
+    values = np.where(inside, seen.demand[np.clip(index, 0, len(seen.demand) - 1)], np.nan)
+    forecaster.recent.seed(row, values)
+    unknown = np.flatnonzero(np.isnan(values))
+    return float(size if len(unknown) == 0 else unknown[0]) * tick_s
+
+
+def _filled(values: Floats) -> Floats:
+    """The last known value where one is missing; before the first, the first."""
+    known = np.flatnonzero(~np.isnan(values))
+    at = np.searchsorted(known, np.arange(len(values)), side="right") - 1
+    filled: Floats = values[known[np.maximum(at, 0)]]
+    return filled
+
+
+def _trailing(values: Floats, span: int) -> Floats:
+    """Mean of what is known of the last `span`."""
+    known = ~np.isnan(values)
+    total = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
+    count = np.concatenate([[0.0], np.cumsum(known)])
+    end = np.arange(1, len(values) + 1)
+    start = np.maximum(0, end - span)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean: Floats = (total[end] - total[start]) / (count[end] - count[start])
+    return mean
+
+
+def _peaks(values: Floats, horizon: int) -> Floats:
+    """Highest of the `horizon` minutes that follow; NaN where too few of them are known."""
+    coming = np.concatenate([values[1:], np.full(horizon, np.nan)])
+    window = np.lib.stride_tricks.sliding_window_view(coming, horizon)[: len(values)]
+    known = np.count_nonzero(~np.isnan(window), axis=1)
+    highest: Floats = np.fmax.reduce(window, axis=1)
+    return np.where(known >= KNOWN_MIN * horizon, highest, np.nan)
+
+
+def _discounted(values: Floats) -> Floats:
+    """Discounted (sum, weight) of the known up to each minute, shape (t, k, 2), for `values` (t, k).
+
+    A sum that decays is a plain sum of growing weights, divided by the last one: over a week they
+    grow by 2^7.
+    """
+    known = ~np.isnan(values)
+    growth = DECAY ** -np.arange(len(values), dtype=np.float64)[:, None]
+    both = np.stack([np.where(known, values, 0.0) * growth, known * growth], axis=2)
+    sums: Floats = np.cumsum(both, axis=0) / growth[:, :, None]
+    return sums
+
+
+def _losses(errors: Floats, horizon: int) -> tuple[Floats, Floats]:
+    """(mean losses as known at each minute (t, k), sums and weights at the end (k, 2))."""
+    sums = _discounted(errors)
+    late = np.zeros_like(sums)
+    late[horizon:] = sums[:-horizon]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean: Floats = late[:, :, 0] / late[:, :, 1]
+    return mean, sums[-1]
+
+
+def _score_quantiles(
+    forecaster: Forecaster, row: int, seen: Minutes, scores: Floats, horizon: int
+) -> Floats:
+    """Quantiles of the scores as known at each minute (t, levels); the ring keeps the newest."""
+    bins = (seen.times // BIN_S).astype(np.int64)
+    good = ~np.isnan(scores)
+    first, last = int(bins[0]), int(bins[-1])
+    # Wide enough that looking back from the first bin finds the unknown, not the end.
+    width = last - first + 1 + conformal.SCORE_BINS
+    by_bin = np.full((1, width), np.nan, dtype=np.float32)
+    by_bin[0, bins[good] - first] = scores[good]
+    ring = np.arange(max(first, last - conformal.SCORE_BINS + 1), last + 1)
+    forecaster.scores[row, ring % conformal.SCORE_BINS] = by_bin[0, ring - first]
+    numbers = np.arange(last - first + 1)
+    unripe = int(np.ceil(horizon * MINUTE_S / BIN_S))
+    found = conformal.samples(by_bin, np.zeros(len(numbers), dtype=np.int64), numbers, unripe)
+    levels = np.broadcast_to(LEVELS, (len(numbers), len(LEVELS)))
+    return conformal.score_quantiles(found, levels)[bins - first]

@@ -5,7 +5,6 @@ call may block in the driver for milliseconds or for ever: call from a thread th
 What NVML answers leaves this room only as a checked value or as one of the errors in errors.py.
 """
 
-import itertools
 import math
 from types import ModuleType
 from typing import Any, Literal
@@ -26,6 +25,7 @@ from gpuscale.exporter.sample import (
     MemoryBytes,
     Utilization,
 )
+from gpuscale.exporter.samplebuffer import SampleBuffer
 
 DEVICES_MAX = 64
 """No node carries more physical GPUs than the NVML limit that vendors build to; beyond it is garbage."""
@@ -41,21 +41,10 @@ ENERGY_JOULES_MAX = 1e13
 TEMPERATURE_CELSIUS_MAX = 200.0
 """Above this DCGM, too, drops a reading: no silicon reports it."""
 
-SAMPLE_GAP_FACTOR = 2.0
-"""A sample stands for the time since the one before it, but for no more than twice the usual step:
-where the ring buffer has overrun, the time that was lost is not invented."""
-SAMPLE_STEP_MAX_S = 1.0
-"""The longest step that NVML documents; used while the usual step is not known."""
-FIRST_WINDOW_S = 1.0
-"""The first read takes the mean of this much of the buffer; all of it would be half a minute old."""
-STALLED_READS_MAX = 3
-"""After so many reads without a new sample the position in the buffer is forgotten: the driver
-stamps samples with wall time, so after a step back of the clock nothing is new for a long time."""
-
 _FIELD_MEMORY_TEMPERATURE = 82
 _SENSOR_GPU = 0
 
-_Buffer = Literal["gpu", "memory"]
+_Kind = Literal["gpu", "memory"]
 
 
 def _pynvml() -> ModuleType:
@@ -113,8 +102,7 @@ class NvmlDevice:
         self._handle = handle
         self._identity = identity
         self._memory_v2 = True
-        self._seen_us: dict[_Buffer, int] = {}
-        self._stalled: dict[_Buffer, int] = {}
+        self._buffers: dict[_Kind, SampleBuffer] = {"gpu": SampleBuffer(), "memory": SampleBuffer()}
 
     @property
     def identity(self) -> Identity:
@@ -242,61 +230,27 @@ class NvmlDevice:
         _in_range(what, used + free + (reserved or 0), 0, total)
         return MemoryBytes(total=total, used=used, free=free, reserved=reserved)
 
-    def _buffered(self, buffer: _Buffer) -> tuple[float, float] | None:
-        """(mean share, seconds it is the mean of) of the samples since the last call.
-
-        None where there is no buffer, or nothing new in it.
-        """
+    def _buffered(self, kind: _Kind) -> tuple[float, float] | None:
+        """(mean share, seconds it is the mean of) since the last call; None without new samples."""
         nvml = _pynvml()
-        kind = (
-            nvml.NVML_GPU_UTILIZATION_SAMPLES
-            if buffer == "gpu"
-            else nvml.NVML_MEMORY_UTILIZATION_SAMPLES
-        )
-        seen_us = self._seen_us.get(buffer, 0)
+        code = {
+            "gpu": nvml.NVML_GPU_UTILIZATION_SAMPLES,
+            "memory": nvml.NVML_MEMORY_UTILIZATION_SAMPLES,
+        }[kind]
+        buffer = self._buffers[kind]
         try:
-            value_type, raw = self._ask("nvmlDeviceGetSamples", kind, seen_us)
+            value_type, raw = self._ask("nvmlDeviceGetSamples", code, buffer.seen_us)
         except (DeviceLost, DriverRestartRequired, DriverMissing):
             raise
         except DriverError:
             raw, value_type = (), 0
-        points = [
-            (int(sample.timeStamp), share)
-            for sample in raw
-            if int(sample.timeStamp) > seen_us
-            and (share := _percent(_typed(sample.sampleValue, value_type))) is not None
-        ]
-        if not points:
-            self._stalled[buffer] = self._stalled.get(buffer, 0) + 1
-            if self._stalled[buffer] >= STALLED_READS_MAX:
-                self._seen_us.pop(buffer, None)
-                self._stalled[buffer] = 0
-            return None
-        points.sort()
-        self._stalled[buffer] = 0
-        self._seen_us[buffer] = points[-1][0]
-        return _weighted_mean(points, seen_us)
-
-
-def _weighted_mean(points: list[tuple[int, float]], seen_us: int) -> tuple[float, float]:
-    """(mean, seconds covered) of (µs, share) points in order of time, the last one before at `seen_us`.
-
-    Each point is the share over the time since the point before it. `seen_us` 0 means that there
-    was none: then the newest FIRST_WINDOW_S count.
-    """
-    if not seen_us:
-        newest_us = points[-1][0]
-        points = [p for p in points if newest_us - p[0] < FIRST_WINDOW_S * 1e6]
-    steps_s = [(b[0] - a[0]) / 1e6 for a, b in itertools.pairwise(points)]
-    usual_s = sorted(steps_s)[len(steps_s) // 2] if steps_s else SAMPLE_STEP_MAX_S
-    longest_s = min(SAMPLE_GAP_FACTOR * usual_s, SAMPLE_STEP_MAX_S)
-    first_s = (points[0][0] - seen_us) / 1e6 if seen_us else usual_s
-    weights_s = [min(step_s, longest_s) for step_s in (first_s, *steps_s)]
-    covered_s = math.fsum(weights_s)
-    if covered_s <= 0:  # all stamped alike: nothing to weigh by, and no time that passed
-        return math.fsum(share for _, share in points) / len(points), 0.0
-    busy_s = math.fsum(w * share for w, (_, share) in zip(weights_s, points, strict=True))
-    return min(1.0, busy_s / covered_s), covered_s
+        return buffer.take(
+            [
+                (int(sample.timeStamp), share)
+                for sample in raw
+                if (share := _percent(_typed(sample.sampleValue, value_type))) is not None
+            ]
+        )
 
 
 def _percent(value: float | None) -> float | None:

@@ -8,6 +8,9 @@ import click
 from gpuscale import __version__
 from gpuscale.errors import GpuscaleError, InputError
 
+CONTROLLER_LIBRARIES = ("numpy", "kubernetes_asyncio", "plotly")
+"""What the extra `controller` installs; the exporter's image is without it."""
+
 
 class _Commands(click.Group):
     """The commands, in the order in which a newcomer meets them; errors are one sentence."""
@@ -387,3 +390,12 @@ def main() -> NoReturn:
     except GpuscaleError as error:
         click.echo(f"gpuscale: {error}", err=True)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in CONTROLLER_LIBRARIES:
+            raise
+        click.echo(
+            f"gpuscale: {error.name} is not installed, and this command needs it: "
+            "pip install 'gpuscale[controller]'",
+            err=True,
+        )
+        sys.exit(2)

@@ -1,4 +1,4 @@
-"""What the demo plays: three workloads of different kinds on three nodes, on a Monday morning.
+"""What the demo plays: three workloads of different kinds on four nodes, on a Monday morning.
 
 A chat model with office hours, whose steep morning begins twenty simulated minutes in; an embedder
 with a rush every twenty minutes; an image model with a burst that nobody could foresee. Their true
@@ -19,7 +19,7 @@ BEGIN = EPOCH + 7 * 86_400.0 + 6 * 3600.0 + 40 * 60.0
 HISTORY_S = 7 * 86_400.0
 """Past that the controller finds at its start, as it would in Prometheus."""
 
-NODES = {"gpu-a": 8, "gpu-b": 8, "gpu-c": 8}
+NODES = {"gpu-a": 8, "gpu-b": 8, "gpu-c": 8, "gpu-d": 8}
 CARD = "h100"
 
 HOUR = 3600.0

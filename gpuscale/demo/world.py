@@ -88,14 +88,15 @@ class ClusterView:
         )
 
     def _starts(self, ready: Sequence[SimulatedPod]) -> list[float]:
-        """Start times of pods not seen ready before; the first replicas were there from the start."""
+        """Start times of pods not seen ready before, without the wait for a free GPU."""
         starts = []
         for pod in ready:
             if pod.name not in self._seen_ready:
                 self._seen_ready.add(pod.name)
                 assert pod.ready_at is not None
-                if pod.ready_at > pod.created_at:
-                    starts.append(pod.ready_at - pod.created_at)
+                assert pod.scheduled_at is not None
+                if pod.ready_at > pod.scheduled_at:
+                    starts.append(pod.ready_at - pod.scheduled_at)
         return starts
 
 

@@ -296,6 +296,7 @@ class _QueryApi:
         """Release connections."""
         if self._session is not None:
             await self._session.close()
+            self._session = None
 
     async def _post(
         self, path: str, form: Mapping[str, str], timeout_s: float

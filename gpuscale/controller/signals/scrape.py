@@ -7,7 +7,6 @@ is scaled to the pods expected, and the coverage says so. Demand itself is compu
 
 import asyncio
 import zlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +32,9 @@ DEADLINE_S = 10.0
 INFLATE_BYTES = 64 * 1024
 """Decompressed in steps of this much, so that a bomb is noticed at bytes_max and not after it."""
 
+NEW = 1
+"""Rank of an address that has not been read yet."""
+
 ACCEPT = "text/plain;version=0.0.4"
 
 HEADERS = {
@@ -51,6 +53,10 @@ class _Read:
     at: float
 
 
+class _NotRead(SourceUnreachable):
+    """The tick's time was over before this page's turn: it says nothing about the pod."""
+
+
 class ScrapeSignal:
     """A `Signal` that reads every pod's page at every tick, and keeps what demand.py remembers of them."""
 
@@ -62,22 +68,23 @@ class ScrapeSignal:
         self._deadline_s = deadline_s
         self._session: aiohttp.ClientSession | None = None
         self._states: dict[str, DemandState] = {}
-        self._failures: Counter[str] = Counter()
-        """Failures in a row per address: what hung before is read last, and starves nobody."""
+        self._ranks: dict[str, int] = {}
+        """Order of reading, by address: 0 answered last time, NEW was not read yet, then failures
+        in a row. Pods that hang are read last, and starve nobody."""
 
     async def read(
         self, targets: Sequence[SignalTarget], now: float
     ) -> Mapping[str, SignalReading | Exception]:
         """A reading per target, or the error of its pods where none of them could be read."""
         addresses = {address for target in targets for address in target.endpoints}
-        pages = await self._pages(sorted(addresses, key=lambda each: (self._failures[each], each)))
+        ranks = {address: self._ranks.get(address, NEW) for address in addresses}
+        pages = await self._pages(sorted(ranks, key=lambda each: (ranks[each], each)))
         for address, page in pages.items():
-            if isinstance(page, SourceError):
-                self._failures[address] += 1
-            else:
-                del self._failures[address]
-        for gone in self._failures.keys() - addresses:
-            del self._failures[gone]
+            if isinstance(page, _Read):
+                ranks[address] = 0
+            elif not isinstance(page, _NotRead):
+                ranks[address] = max(ranks[address], NEW) + 1
+        self._ranks = ranks
         states: dict[str, DemandState] = {}
         outcomes: dict[str, SignalReading | Exception] = {}
         for target in targets:
@@ -98,11 +105,12 @@ class ScrapeSignal:
         """Release connections."""
         if self._session is not None:
             await self._session.close()
+            self._session = None
 
     async def _pages(self, addresses: Sequence[str]) -> Mapping[str, _Read | SourceError]:
         """Every page or what is wrong with it, within the deadline."""
         pages: dict[str, _Read | SourceError] = {
-            address: SourceUnreachable(
+            address: _NotRead(
                 f"{address} was not read within {self._deadline_s:g} s of its tick: "
                 "raise scrape.concurrency_max, or read through a Prometheus"
             )
@@ -112,6 +120,8 @@ class ScrapeSignal:
 
         async def worker() -> None:
             for address in queue:
+                # What stands if the deadline cuts this page off: it had its turn.
+                pages[address] = self._silent(address)
                 pages[address] = await self._page(address)
 
         try:
@@ -123,17 +133,13 @@ class ScrapeSignal:
         return pages
 
     async def _page(self, address: str) -> _Read | SourceError:
-        settings = self._settings
         try:
-            async with asyncio.timeout(settings.timeout_s):
+            async with asyncio.timeout(self._settings.timeout_s):
                 text = await self._get(address)
         except SourceError as error:
             return error
         except TimeoutError:
-            return SourceUnreachable(
-                f"{address} did not answer within {settings.timeout_s:g} s: check that the pod "
-                "serves this page and that a NetworkPolicy lets the controller reach it"
-            )
+            return self._silent(address)
         except aiohttp.InvalidURL:
             return SourceRefused(f"{address} is no address: write http://HOST:PORT/PATH")
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -142,6 +148,12 @@ class ScrapeSignal:
                 "the pod serves this page and that a NetworkPolicy lets the controller reach it"
             )
         return _Read(text=text, at=self._clock.wall())
+
+    def _silent(self, address: str) -> SourceUnreachable:
+        return SourceUnreachable(
+            f"{address} did not answer within {self._settings.timeout_s:g} s: check that the pod "
+            "serves this page and that a NetworkPolicy lets the controller reach it"
+        )
 
     async def _get(self, address: str) -> bytes:
         async with self._http().get(address, allow_redirects=False) as response:

@@ -1,0 +1,105 @@
+"""From readings to arrays: what a source did not give is unknown, and nothing is filled in."""
+
+import numpy as np
+import pytest
+
+from gpuscale.config import Policy
+from gpuscale.controller.domain import FleetObservation, ReplicaState, SignalReading
+from gpuscale.controller.observe import coverage_of, observation_of, target_of
+from tests.fakes.cluster import replica_state
+from tests.fakes.statuses import NOW, TICK_S, workload
+
+LLAMA = workload("llama")
+
+
+def reading(**changed: object) -> SignalReading:
+    values: dict[str, object] = {
+        "key": LLAMA.key,
+        "at": NOW,
+        "arrivals": 12.0,
+        "running": 3.0,
+        "waiting": 1.0,
+        "pods_answered": 3,
+        "pods_expected": 4,
+    }
+    return SignalReading(**(values | changed))  # type: ignore[arg-type]
+
+
+def observe(
+    fresh: SignalReading | None, last: SignalReading | None, state: ReplicaState | None = None
+) -> FleetObservation:
+    return observation_of(
+        now=NOW,
+        tick_s=TICK_S,
+        workloads=[LLAMA],
+        fresh={} if fresh is None else {LLAMA.key: fresh},
+        last={} if last is None else {LLAMA.key: last},
+        replicas={} if state is None else {LLAMA.key: state},
+        lead_s=np.array([180.0]),
+    )
+
+
+def test_a_reading_becomes_the_arrays() -> None:
+    seen = observe(reading(), reading())
+
+    assert seen.demand.tolist() == [12.0]
+    assert seen.backlog.tolist() == [1.0]
+    assert seen.coverage.tolist() == [0.75]
+    assert seen.age_s.tolist() == [0.0]
+
+
+def test_a_failed_reading_leaves_demand_unknown_and_the_last_good_one_ageing() -> None:
+    seen = observe(None, reading(at=NOW - 90))
+
+    assert np.isnan(seen.demand[0])
+    assert np.isnan(seen.coverage[0])
+    assert seen.age_s.tolist() == [90.0]
+
+
+def test_before_the_first_reading_the_age_is_infinite() -> None:
+    assert np.isinf(observe(None, None).age_s[0])
+
+
+def test_without_a_cluster_the_pods_that_answered_are_the_ready_ones() -> None:
+    seen = observe(reading(), reading())
+
+    assert seen.ready.tolist() == [3.0]
+    assert np.isnan(seen.asked[0])
+    assert np.isnan(seen.starting[0])
+
+
+def test_with_a_cluster_its_word_counts() -> None:
+    seen = observe(reading(), reading(), replica_state(LLAMA.key, asked=6, ready=4))
+
+    assert (seen.asked[0], seen.ready[0], seen.starting[0]) == (6.0, 4.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("answered", "expected", "coverage"),
+    [(3, 4, 0.75), (5, 4, 1.0), (0, 4, 0.0), (0, 0, 1.0), (3, None, None)],
+)
+def test_coverage(answered: int, expected: int | None, coverage: float | None) -> None:
+    """A workload at zero is covered whole; where nobody knows how many should answer, nobody knows."""
+    assert coverage_of(reading(pods_answered=answered, pods_expected=expected)) == coverage
+
+
+def test_pods_are_scraped_at_the_port_of_their_server() -> None:
+    state = replica_state(LLAMA.key, asked=2, ready=2)
+
+    plain = target_of(LLAMA, state)
+    moved = target_of(
+        workload("llama", policy=Policy(metrics_port=9100, metrics_path="/stats")), state
+    )
+
+    assert plain.endpoints == ("http://10.0.0.0:8000/metrics", "http://10.0.0.1:8000/metrics")
+    assert moved.endpoints[0] == "http://10.0.0.0:9100/stats"
+    assert plain.pods_expected == 2
+
+
+def test_the_selector_is_filled_in_and_regular_expressions_stay_whole() -> None:
+    policy = Policy(selector='namespace="{namespace}",pod=~"{name}-[a-z0-9]{5}"')
+
+    target = target_of(workload("llama", policy=policy), None)
+
+    assert target.selector == 'namespace="inference",pod=~"llama-[a-z0-9]{5}"'
+    assert target.pods_expected is None

@@ -3,7 +3,7 @@
 `FakeNvml` is one machine: its `environment` makes a process load the library and read the machine's
 state; every change is written as a whole new file, which the library sees at its next call, also
 in a process that is running. Build it once per set of exported functions; a test that uses it is
-marked `@requires_library`.
+in a module with `pytestmark = LIBRARY_MARKS`.
 """
 
 import ctypes
@@ -12,10 +12,8 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -31,13 +29,8 @@ BUILD_S_MAX = 60.0
 EVERY = "*"
 """The system, or every device."""
 
-Test = TypeVar("Test", bound=Callable[..., object] | type)
-
-
-def requires_library(test: Test) -> Test:
-    """Skip where there is no C compiler, saying how to get one; marked `compiler`."""
-    marked: Test = pytest.mark.compiler(requires("compiler")(test))
-    return marked
+LIBRARY_MARKS = [pytest.mark.compiler, requires("compiler")]
+"""For a module's `pytestmark`: skips where there is no C compiler, and says how to get one."""
 
 
 def exported() -> frozenset[str]:

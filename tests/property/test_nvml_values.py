@@ -1,0 +1,137 @@
+"""Whatever the driver answers, a value that is published is finite and possible, or it is absent."""
+
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuscale.errors import DriverError
+from gpuscale.exporter import nvml
+from gpuscale.exporter.collectors import COLLECTORS
+from gpuscale.exporter.nvml import NvmlDriver
+from gpuscale.exporter.sample import Reading
+from tests.fakes.nvml_library import LIBRARY_MARKS, STATE_VARIABLE, FakeNvml, exported, preload
+
+pytestmark = LIBRARY_MARKS
+
+LIMITS = {
+    "gpuscale_gpu_utilization_ratio": 1.0,
+    "gpuscale_gpu_memory_copy_utilization_ratio": 1.0,
+    "gpuscale_gpu_memory_total_bytes": nvml.MEMORY_BYTES_MAX,
+    "gpuscale_gpu_memory_used_bytes": nvml.MEMORY_BYTES_MAX,
+    "gpuscale_gpu_memory_free_bytes": nvml.MEMORY_BYTES_MAX,
+    "gpuscale_gpu_memory_reserved_bytes": nvml.MEMORY_BYTES_MAX,
+    "gpuscale_gpu_power_watts": nvml.POWER_WATTS_MAX,
+    "gpuscale_gpu_power_limit_watts": nvml.POWER_WATTS_MAX,
+    "gpuscale_gpu_energy_joules_total": nvml.ENERGY_JOULES_MAX,
+    "gpuscale_gpu_temperature_celsius": nvml.TEMPERATURE_CELSIUS_MAX,
+}
+"""The largest value that may be published; the smallest is 0 for all of them."""
+
+KEYS = (
+    "memory_total",
+    "memory_reserved",
+    "memory_used",
+    "memory_free",
+    "power_mw",
+    "power_limit_mw",
+    "energy_mj",
+    "temperature",
+    "memory_temperature",
+    "memory_temperature_return",
+    "utilization",
+    "memory_utilization",
+    "sample_value_type",
+)
+
+numbers = st.one_of(
+    st.integers(0, 200),
+    st.sampled_from([0x7FFFFFF0, 0xFFFFFFFF, 0x7FFFFFFFFFFFFFF0, 0xFFFFFFFFFFFFFFFF]),
+    st.integers(0, 2**64 - 1),
+)
+values = st.dictionaries(st.sampled_from(KEYS), numbers, max_size=8)
+samples = st.lists(st.tuples(st.integers(0, 2**64 - 1), numbers), min_size=1, max_size=20)
+device_functions = sorted(f for f in exported() if f.startswith("nvmlDevice"))
+codes = st.one_of(st.sampled_from([1, 2, 3, 6, 13, 15, 18, 25, 999]), st.integers(1, 2000))
+faults = st.dictionaries(st.sampled_from(device_functions), codes, max_size=6)
+elapsed = st.one_of(st.none(), st.floats(0, 1e6))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine() -> Iterator[FakeNvml]:
+    preload()
+    with tempfile.TemporaryDirectory() as folder:
+        machine = FakeNvml(Path(folder) / "nvml.state")
+        before = os.environ.get(STATE_VARIABLE)
+        os.environ[STATE_VARIABLE] = str(machine.state)
+        yield machine
+        if before is None:
+            del os.environ[STATE_VARIABLE]
+        else:
+            os.environ[STATE_VARIABLE] = before
+
+
+def possible(reading: Reading, families: tuple[str, ...], passed_s: float) -> None:
+    assert set(reading.unsupported) <= set(families)
+    for sample in reading.samples:
+        assert sample.family in families
+        assert sample.family not in reading.unsupported
+        assert math.isfinite(sample.value)
+        most = LIMITS.get(sample.family, passed_s * (1 + 1e-9))
+        assert 0 <= sample.value <= most, sample
+
+
+@given(
+    told=st.lists(
+        st.tuples(values, st.none() | st.tuples(samples, samples), faults, elapsed),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_only_possible_values_are_published_and_counters_never_fall(
+    machine: FakeNvml,
+    told: list[
+        tuple[
+            dict[str, int],
+            tuple[list[tuple[int, int]], list[tuple[int, int]]] | None,
+            dict[str, int],
+            float | None,
+        ]
+    ],
+) -> None:
+    """A device is read a few times while the driver says and refuses what it likes."""
+    driver = NvmlDriver()
+    machine.heal()
+    driver.open()
+    states: dict[str, dict[str, float]] = {collector.name: {} for collector in COLLECTORS}
+    totals: dict[str, float] = {}
+    passed_s = 0.0
+    try:
+        (device,) = driver.devices()
+        for said, buffers, failing, elapsed_s in told:
+            machine.heal()
+            machine.device(0, **dict.fromkeys((*KEYS, "samples", "memory_samples")))
+            machine.device(0, **said)
+            if buffers is not None:
+                machine.samples(0, *buffers)
+            for function, code in failing.items():
+                machine.fail(function, code, device=0)
+            passed_s += elapsed_s or 0.0
+            for collector in COLLECTORS:
+                try:
+                    reading = collector.read(device, states[collector.name], elapsed_s)
+                except DriverError:
+                    continue  # absent, and counted by whoever called
+                possible(reading, collector.families, passed_s)
+                for sample in reading.samples:
+                    if sample.family.endswith("busy_seconds_total"):
+                        assert sample.value >= totals.get(sample.family, 0.0)
+                        totals[sample.family] = sample.value
+    finally:
+        machine.heal()
+        driver.close()

@@ -1,0 +1,265 @@
+"""The page in a real browser: what it shows, what it refuses to run, and what it says when something is missing."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import pytest
+from aiohttp import web
+
+from gpuscale.controller import decide
+from gpuscale.controller.domain import Decision, Hold
+from gpuscale.controller.status import FleetStatus, Ring, Tally
+from gpuscale.controller.web import Page
+from gpuscale.httpd import HttpServer
+from tests.fakes.cluster import replica_state
+from tests.fakes.statuses import NOW, TICK_S, status_of, workload
+from tests.tools import chromium, requires
+
+pytest.importorskip("playwright", reason="playwright is missing: pip install playwright")
+from playwright.async_api import Page as Tab
+from playwright.async_api import async_playwright
+
+pytestmark = [pytest.mark.browser, requires("chromium")]
+
+HOSTILE = "<img src=x onerror=window.ran=1><b>bold"
+WAIT_MS = 10_000
+
+
+@dataclass
+class Served:
+    """A page over values that a test sets."""
+
+    status: FleetStatus | None = None
+    ready: str | None = None
+    ring: Ring = field(default_factory=Ring)
+    outcomes: dict[str, Decision | Hold] = field(default_factory=dict)
+    url: str = ""
+
+    async def start(self, listen: str = "127.0.0.1:0") -> HttpServer:
+        async def decision_at(key: str, at: float) -> Decision | Hold | None:
+            return self.outcomes.get(key)
+
+        app = web.Application()
+        Page(
+            status=lambda: self.status,
+            tally=Tally,
+            ready=lambda: self.ready,
+            now=lambda: NOW,
+            ring=self.ring,
+            decision_at=decision_at,
+        ).attach(app)
+        server = await HttpServer.start(app, listen)
+        self.url = "http://{}:{}".format(*server.address)
+        return server
+
+    def play(self, ticks: int, *names: str, begin: int = 0) -> None:
+        """Let ticks pass, with demand that rises."""
+        fleet = [workload(name) for name in names]
+        keys = tuple(w.key for w in fleet)
+        memory = decide.initial_memory(keys, TICK_S)
+        replicas = {key: replica_state(key, asked=6, ready=4) for key in keys}
+        for i in range(begin, begin + ticks):
+            self.status = status_of(
+                dict.fromkeys(names, 20.0 + i),
+                now=NOW + i * TICK_S,
+                number=i + 1,
+                workloads=fleet,
+                replicas=replicas,
+                memory=memory,
+            )
+            self.ring.append(self.status)
+
+
+@asynccontextmanager
+async def serving(served: Served) -> AsyncIterator[Served]:
+    server = await served.start()
+    try:
+        yield served
+    finally:
+        await server.close()
+
+
+@dataclass
+class Browser:
+    page: Tab
+    complaints: list[str]
+    """What the browser's console reported as errors, and exceptions of scripts."""
+
+
+@asynccontextmanager
+async def browser(
+    scheme: Literal["light", "dark"] = "light", width: int = 1200
+) -> AsyncIterator[Browser]:
+    """A fresh browser with one empty tab."""
+    async with async_playwright() as driver:
+        chrome = await driver.chromium.launch(
+            executable_path=str(chromium()),
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+        )
+        tab = await chrome.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
+        tab.set_default_timeout(WAIT_MS)
+        complaints: list[str] = []
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
+        try:
+            yield Browser(tab, complaints)
+        finally:
+            await chrome.close()
+
+
+async def test_a_workload_named_with_markup_is_text() -> None:
+    served = Served()
+    served.play(5, HOSTILE, "llama")
+    assert served.status is not None
+    served.status = replace(
+        served.status,
+        faults=(f"{HOSTILE} does not answer",),
+        refusals={"inference/wrong": HOSTILE},
+        problems={f"inference/{HOSTILE}": HOSTILE},
+    )
+    async with serving(served), browser() as b:
+        await b.page.goto(served.url)
+        link = b.page.get_by_role("link", name=HOSTILE)
+        await link.wait_for()
+        await link.click()
+        await b.page.get_by_role("heading", level=1).filter(has_text=HOSTILE).wait_for()
+        await b.page.locator("#says li").first.wait_for()
+        await b.page.locator(".chart .main-svg").first.wait_for()
+        ran = await b.page.evaluate("window.ran")
+        images = await b.page.locator("main img, #banners img, main b").count()
+        banner = await b.page.locator("#banners").inner_text()
+
+    assert ran is None
+    assert images == 0
+    assert HOSTILE in banner
+    assert b.complaints == []
+
+
+async def test_a_script_that_got_into_the_page_would_not_run() -> None:
+    """The second wall: were markup inserted after all, the policy refuses its scripts."""
+    served = Served()
+    served.play(2, "llama")
+    async with serving(served), browser() as b:
+        await b.page.goto(served.url)
+        await b.page.get_by_role("link", name="llama").wait_for()
+        await b.page.evaluate(
+            "document.body.insertAdjacentHTML('beforeend', '<img src=/nope onerror=window.ran=1>')"
+        )
+        await b.page.wait_for_timeout(500)
+        ran = await b.page.evaluate("window.ran")
+
+    assert ran is None
+    assert any("Content Security Policy" in text for text in b.complaints)
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 1200), ("light", 380)])
+async def test_what_was_decided_is_on_the_page(
+    scheme: Literal["light", "dark"], width: int
+) -> None:
+    served = Served()
+    served.play(30, "llama")
+    assert served.status is not None
+    decided = served.status.workload("inference/llama")
+    assert decided is not None
+    async with serving(served), browser(scheme, width) as b:
+        await b.page.goto(f"{served.url}/#/w/inference/llama")
+        await b.page.locator("#replica-chart .main-svg").first.wait_for()
+        tiles = await b.page.locator("#tiles").inner_text()
+        says = await b.page.locator("#says").inner_text()
+        lines = await b.page.locator("#demand-chart .scatterlayer .trace").count()
+        overflow = await b.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        theme = await b.page.evaluate("document.documentElement.dataset.theme")
+
+    assert f"Asked for by gpuscale\n{decided.desired} replicas" in tiles
+    assert re.search(rf"is to have {decided.desired} replicas", says)
+    assert lines == 4, "two edges of the band, capacity, demand"
+    assert overflow <= 0, "nothing is cut off at the side"
+    assert theme == scheme
+    assert b.complaints == []
+
+
+async def test_the_page_moves_on_by_itself() -> None:
+    served = Served()
+    served.play(3, "llama")
+    async with serving(served), browser() as b:
+        await b.page.goto(served.url)
+        await b.page.get_by_text("tick 3").wait_for()
+        served.play(1, "llama", begin=3)
+        await b.page.get_by_text("tick 4").wait_for()
+        await b.page.get_by_role("cell", name="23", exact=True).wait_for()  # demand of tick 4
+
+
+async def test_before_the_first_decision_the_page_says_what_it_waits_for() -> None:
+    served = Served(ready="the list of pods is not complete yet")
+    async with serving(served), browser() as b:
+        await b.page.goto(served.url)
+        await b.page.locator("#rows").get_by_text("the list of pods is not complete yet").wait_for()
+        served.ready = None
+        served.play(1, "llama")
+        await b.page.get_by_role("link", name="llama").wait_for()
+
+    assert b.complaints == []
+
+
+async def test_no_workloads_says_how_to_declare_one() -> None:
+    served = Served()
+    served.play(1)
+    async with serving(served), browser() as b:
+        await b.page.goto(served.url)
+        await b.page.get_by_text("No workload is declared").wait_for()
+
+
+async def test_a_controller_that_goes_away_and_comes_back() -> None:
+    """The last values stay, the page says since when; a restarted one, counting from 1 again, is followed."""
+    served = Served()
+    served.play(9, "llama")
+    server = await served.start()
+    listen = "{}:{}".format(*server.address)
+    async with browser() as b:
+        await b.page.goto(served.url)
+        await b.page.get_by_text("tick 9").wait_for()
+        await server.close()
+        await b.page.get_by_text("does not answer since").wait_for()
+        kept = await b.page.get_by_role("link", name="llama").count()
+        served.ring = Ring()
+        served.play(2, "mixtral")
+        server = await served.start(listen)
+        await b.page.get_by_text("tick 2").wait_for()
+        await b.page.get_by_role("link", name="mixtral").wait_for()
+        warned = await b.page.get_by_text("does not answer since").count()
+    await server.close()
+
+    assert kept == 1
+    assert warned == 0
+
+
+async def test_a_workload_that_is_not_there_is_said_so() -> None:
+    served = Served()
+    served.play(1, "llama")
+    async with serving(served), browser() as b:
+        await b.page.goto(f"{served.url}/#/w/inference/nobody")
+        await b.page.get_by_text("no workload inference/nobody").wait_for()
+        await b.page.get_by_role("link", name="All workloads").click()
+        await b.page.get_by_role("link", name="llama").wait_for()
+
+
+async def test_the_page_can_be_used_by_keyboard() -> None:
+    served = Served()
+    served.play(2, "llama", "mixtral")
+    async with serving(served), browser() as b:
+        await b.page.goto(served.url)
+        await b.page.get_by_role("link", name="mixtral").wait_for()
+        await b.page.keyboard.press("/")
+        await b.page.keyboard.type("mix")
+        await b.page.get_by_role("link", name="llama").wait_for(state="detached")
+        await b.page.keyboard.press("Escape")
+        await b.page.get_by_role("link", name="mixtral").focus()
+        await b.page.keyboard.press("Enter")
+        await b.page.locator("#says li").first.wait_for()
+        await b.page.keyboard.press("Escape")
+        await b.page.locator("#rows").wait_for()
+
+    assert b.complaints == []

@@ -29,6 +29,8 @@ POLLED_MAX = 2_000
 """Targets of other kinds that are read; at POLLS_AT_ONCE and 50 ms each that takes a period."""
 POLLS_AT_ONCE = 8
 
+TARGET_RESOURCES = (api.DEPLOYMENTS.plural, api.STATEFUL_SETS.plural)
+
 Place = tuple[str, Target]
 """(namespace, target)."""
 
@@ -105,36 +107,34 @@ class KubeCluster:
         A start time is told once, in the first call after its pod became ready.
         """
         self._wanted = frozenset(_others(workloads))
+        targets = self._targets_of(workloads) if self._current(self._pods) else {}
+        pods = self._pods_by_label(targets.values())
         states: dict[str, ReplicaState] = {}
-        pods = self._pods_by_label(workloads) if self._current(self._pods) else None
-        for workload in workloads:
-            target = self._target(workload)
-            if pods is None or target is None or not target.selector:
-                continue
-            requirement = target.selector[0]
-            candidates: Iterable[Pod] = (
-                (
-                    p
-                    for v in requirement.values
-                    for p in pods.get((workload.namespace, requirement.key, v), ())
-                )
-                if requirement.operator == "in"
-                else self._pods_in(workload.namespace)
+        seen: dict[str, frozenset[str]] = {}
+        for key, (namespace, target) in targets.items():
+            first, *rest = target.selector
+            if first.operator == "in":
+                mine = [p for v in first.values for p in pods.get((namespace, first.key, v), ())]
+            else:
+                mine, rest = self._pods_in(namespace), list(target.selector)
+            if rest:
+                mine = [p for p in mine if inventory.matches(tuple(rest), p.labels)]
+            states[key], seen[key] = inventory.state_of(
+                key, target.asked, mine, self._seen.get(key)
             )
-            key = workload.key
-            states[key], seen = inventory.replica_state(
-                key, target, candidates, self._seen.get(key)
-            )
-            self._seen[key] = seen
-        declared = {w.key for w in workloads}
-        self._seen = {key: seen for key, seen in self._seen.items() if key in declared}
+        # What is not known for a while is remembered: its pods are not new when it is known again.
+        self._seen = {w.key: self._seen[w.key] for w in workloads if w.key in self._seen} | seen
         return states
 
     def unsynced(self) -> str | None:
-        """What the caches still wait for, one sentence; None when they are complete."""
+        """What the caches still wait for, one sentence; None when they are complete.
+
+        A kind of target that may not be read is waited for no longer: it concerns the workloads with
+        such a target alone, and `problems` says so.
+        """
         for resource, caches in self._by_resource().items():
             for cache in caches:
-                if not cache.synced:
+                if not cache.synced and not (cache.refused and resource in TARGET_RESOURCES):
                     return (
                         cache.problem or f"the list of {resource} is not complete yet: wait for it"
                     )
@@ -167,43 +167,51 @@ class KubeCluster:
     def _current(self, caches: Sequence[Cache[Any]]) -> bool:
         return all(c.synced and (c.age_s or 0.0) <= CONTACT_MAX_S for c in caches)
 
-    def _target(self, workload: Workload) -> ScaleTarget | None:
-        target = workload.target
-        if target is None:
-            return None
-        resource = api.KINDS.get((target.api_version, target.kind))
-        if resource is None:
-            polled = self._polled.get((workload.namespace, target))
-            fresh = polled is not None and self._clock.monotonic() - polled.at <= CONTACT_MAX_S
-            return polled.target if polled is not None and fresh else None
-        caches = self._targets[resource]
-        if not self._current(caches):
-            return None
-        found = (c.objects.get((workload.namespace, target.name)) for c in caches)
-        return next((t for t in found if t is not None), None)
+    def _targets_of(self, workloads: Sequence[Workload]) -> dict[str, tuple[str, ScaleTarget]]:
+        """Key -> (namespace, target) of the workloads whose target is known and selects something."""
+        current = {r: found for r, found in self._targets.items() if self._current(found)}
+        now = self._clock.monotonic()
+        targets: dict[str, tuple[str, ScaleTarget]] = {}
+        for workload in workloads:
+            named = workload.target
+            if named is None:
+                continue
+            resource = api.KINDS.get((named.api_version, named.kind))
+            if resource is None:
+                polled = self._polled.get((workload.namespace, named))
+                fresh = polled is not None and now - polled.at <= CONTACT_MAX_S
+                target = polled.target if polled is not None and fresh else None
+            else:
+                target = _look_up(current.get(resource, ()), (workload.namespace, named.name))
+            if target is not None and target.selector:
+                targets[workload.key] = (workload.namespace, target)
+        return targets
 
     def _pods_by_label(
-        self, workloads: Sequence[Workload]
+        self, targets: Iterable[tuple[str, ScaleTarget]]
     ) -> Mapping[tuple[str, str, str], list[Pod]]:
-        """Pods by (namespace, label, value), for the labels that the selectors begin with."""
+        """Pods that are not gone by (namespace, label, value), for the labels that selectors begin with."""
         labels: defaultdict[str, set[str]] = defaultdict(set)
-        for workload in workloads:
-            target = self._target(workload)
-            if target is not None and target.selector:
-                labels[workload.namespace].add(target.selector[0].key)
+        for namespace, target in targets:
+            labels[namespace].add(target.selector[0].key)
         found: defaultdict[tuple[str, str, str], list[Pod]] = defaultdict(list)
         for cache in self._pods:
             for (namespace, _), pod in cache.objects.items():
+                if pod.stage == "gone":
+                    continue
                 for label in labels.get(namespace, ()):
                     value = pod.labels.get(label)
                     if value is not None:
                         found[namespace, label, value].append(pod)
         return found
 
-    def _pods_in(self, namespace: str) -> Iterable[Pod]:
-        return (
-            pod for c in self._pods for (where, _), pod in c.objects.items() if where == namespace
-        )
+    def _pods_in(self, namespace: str) -> list[Pod]:
+        return [
+            pod
+            for cache in self._pods
+            for (where, _), pod in cache.objects.items()
+            if where == namespace and pod.stage != "gone"
+        ]
 
     # ------------------------------------------------------------ targets of other kinds
 
@@ -234,6 +242,14 @@ class KubeCluster:
         resource = await self._kinds.resource(target.api_version, target.kind)
         raw = await self._gateway.get(resource.path(namespace, target.name, "scale"))
         return _Polled(inventory.scale_of(raw), self._clock.monotonic())
+
+
+def _look_up(caches: Sequence[Cache[ScaleTarget]], key: tuple[str, str]) -> ScaleTarget | None:
+    for cache in caches:
+        found = cache.objects.get(key)
+        if found is not None:
+            return found
+    return None
 
 
 def _others(workloads: Sequence[Workload]) -> list[Place]:

@@ -14,7 +14,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from operator import is_
+from typing import Any, NamedTuple
 
 from gpuscale.config import ControllerSettings, Policy, override
 from gpuscale.controller import trigger as triggers
@@ -54,15 +55,50 @@ class Declared:
     ScaledObject was refused because the settings file declares the same name."""
 
 
+class Declarations:
+    """Reads declarations tick after tick; what it has read of an object stands until the object is another."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        self._settings = settings
+        self._file = tuple(_from_file(settings))
+        self._objects: tuple[Mapping[str, object], ...] | None = None
+        self._reads: dict[int, tuple[Mapping[str, object], _Read]] = {}
+        self._last = Declared(workloads=(), refusals={})
+
+    def read(self, scaled_objects: Iterable[Mapping[str, object]] = ()) -> Declared:
+        """The workloads of the file and of the ScaledObjects, as the API server gave them. Never raises.
+
+        Objects must not be changed in place: a new version is a new object.
+        """
+        objects = tuple(scaled_objects)
+        last = self._objects
+        if last is not None and len(last) == len(objects) and all(map(is_, last, objects)):
+            return self._last
+        reads: dict[int, tuple[Mapping[str, object], _Read]] = {}
+        for scaled_object in objects:
+            known = self._reads.get(id(scaled_object))
+            reads[id(scaled_object)] = known or (
+                scaled_object,
+                _read(scaled_object, self._settings),
+            )
+        # The objects are kept with what was read of them, so that no other has their id meanwhile.
+        self._objects, self._reads = objects, reads
+        self._last = _collect(self._file, [read for _, read in reads.values()])
+        return self._last
+
+
 def declared(
     settings: ControllerSettings, scaled_objects: Iterable[Mapping[str, object]] = ()
 ) -> Declared:
-    """The workloads of the file and of the ScaledObjects, as the API server gave them. Never raises."""
-    objects = tuple(scaled_objects)
-    scaled_by = _scaled_by(objects)
+    """`Declarations.read`, once."""
+    return Declarations(settings).read(scaled_objects)
+
+
+def _collect(from_file: Iterable[Workload], reads: Sequence["_Read"]) -> Declared:
+    scaled_by = {read.scales: read.key for read in reads if read.scales is not None}
     workloads: dict[str, Workload] = {}
     refusals: dict[str, str] = {}
-    for workload in _from_file(settings):
+    for workload in from_file:
         target = workload.target
         owner = scaled_by.get((workload.namespace, target)) if target else None
         if target is None or owner is None:
@@ -72,11 +108,9 @@ def declared(
                 f"{target.kind} {target.name} is already scaled by ScaledObject {owner}: remove "
                 "`target` from the settings file, or delete the ScaledObject"
             )
-    for scaled_object in objects:
-        read = _read(scaled_object, settings)
-        if read is None:
+    for key, found, _ in reads:
+        if found is None:
             continue
-        key, found = read
         if isinstance(found, str):
             refusals[key] = found
         elif key in workloads:
@@ -158,39 +192,37 @@ def _target_of(scaled_object: Mapping[str, object]) -> Target:
     return Target(api_version=str(api_version), kind=str(kind), name=str(name))
 
 
-def _scaled_by(objects: Sequence[Mapping[str, object]]) -> dict[tuple[str, Target], str]:
-    """(namespace, target) -> the ScaledObject that scales it, be it gpuscale's or not."""
-    found: dict[tuple[str, Target], str] = {}
-    for scaled_object in objects:
-        names = _names_of(scaled_object)
-        try:
-            target = _target_of(scaled_object)
-        except ConfigError:
-            continue  # it scales nothing; the fault is told where the object itself is read
-        if names is not None:
-            found[names[0], target] = "/".join(names)
-    return found
+class _Read(NamedTuple):
+    """What one ScaledObject says."""
+
+    key: str
+    found: Workload | str | None
+    """The workload, or why it is refused; None where it does not name gpuscale."""
+    scales: tuple[str, Target] | None
+    """(namespace, target) of what it scales, for gpuscale or not."""
 
 
-def _read(
-    scaled_object: Mapping[str, object], settings: ControllerSettings
-) -> tuple[str, Workload | str] | None:
-    """(key, the workload or why it is refused); None where the object does not name gpuscale."""
+def _read(scaled_object: Mapping[str, object], settings: ControllerSettings) -> _Read:
     names = _names_of(scaled_object)
+    if names is None:
+        return _Read("", None, None)
+    key = "/".join(names)
+    try:
+        scales = names[0], _target_of(scaled_object)
+    except ConfigError:
+        scales = None  # told below, if the object is ours
     given = _mapping(scaled_object.get("spec")).get("triggers")
     listed = [_mapping(t) for t in given] if isinstance(given, list | tuple) else []
     ours = [t for t in listed if triggers.names_gpuscale(t)]
-    if names is None or not ours:
-        return None
-    key = "/".join(names)
+    found: Workload | str | None = None
     if len(ours) > 1:
-        return key, (
-            f"{key} names gpuscale in {len(ours)} triggers, which would answer the same twice: keep one"
-        )
-    try:
-        return key, _workload(names, scaled_object, ours[0], len(listed) == 1, settings)
-    except ConfigError as error:
-        return key, str(error)
+        found = f"{key} names gpuscale in {len(ours)} triggers, which would answer the same twice: keep one"
+    elif ours:
+        try:
+            found = _workload(names, scaled_object, ours[0], len(listed) == 1, settings)
+        except ConfigError as error:
+            found = str(error)
+    return _Read(key, found, scales)
 
 
 def _workload(

@@ -7,7 +7,7 @@ known, and never an exception.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -298,21 +298,32 @@ def replica_state(
     tells nothing about its start: its Ready may be the second.
     """
     mine = [p for p in pods if p.stage != "gone" and matches(target.selector, p.labels)]
+    return state_of(key, target.asked, mine, seen)
+
+
+def state_of(
+    key: str, asked: int | None, mine: Sequence[Pod], seen: frozenset[str] | None
+) -> tuple[ReplicaState, frozenset[str]]:
+    """`replica_state` from the pods that are the workload's and not gone."""
     ready = [p for p in mine if p.stage == "ready"]
-    pending = [p for p in mine if p.stage == "pending"]
-    known = frozenset(p.uid for p in ready) if seen is None else seen
+    pending = [p for p in mine if p.stage == "pending"] if len(ready) < len(mine) else []
+    uids = frozenset([p.uid for p in ready])
+    known = uids if seen is None else seen
     state = ReplicaState(
         key=key,
-        asked=target.asked,
+        asked=asked,
         ready=len(ready),
         starting=len(mine) - len(ready) - len(pending),
         pending=len(pending),
-        endpoints=tuple(sorted(p.host for p in ready if p.host)),
-        starts_s=tuple(p.start_s for p in ready if p.uid not in known and p.start_s is not None),
-        pending_reason=_pending_reason(pending),
+        endpoints=tuple(sorted([p.host for p in ready if p.host])),
+        starts_s=()
+        if uids <= known
+        else tuple(p.start_s for p in ready if p.uid not in known and p.start_s is not None),
+        pending_reason=_pending_reason(pending) if pending else None,
     )
-    alive = {p.uid for p in mine}
-    return state, frozenset((known & alive) | {p.uid for p in ready})
+    if known == uids:
+        return state, known
+    return state, uids | (known & {p.uid for p in mine})
 
 
 def _pending_reason(pending: list[Pod]) -> str | None:

@@ -15,10 +15,13 @@ from typing import Any, Generic, TypeVar
 
 from gpuscale.clock import Clock
 from gpuscale.controller.gateway import KubeGateway, Throttled
-from gpuscale.errors import ApiError, ApiGone, ApiNotFound
+from gpuscale.errors import ApiError, ApiGone, ApiNotFound, ApiRefused
 
 OBJECTS_MAX = 500_000
 """Twice the pods of the largest cluster that Kubernetes is tested with (150,000); a bound on memory."""
+
+PAGES_MAX = 100_000
+"""A list that goes on beyond it will not end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,8 @@ class Cache(Generic[T]):
         """Whether the first list is complete; stays so when the server is lost."""
         self.absent = False
         """Whether the server has no such resource type: synced, and empty."""
+        self.refused = False
+        """Whether the server last said that it may not be read (403)."""
         self.changes = 0
         """Grows with every change of `objects`."""
 
@@ -120,7 +125,7 @@ class Cache(Generic[T]):
         if not self._consistent:
             query["resourceVersion"] = "0"
         found: dict[Key, T] = {}
-        while True:
+        for _ in range(PAGES_MAX):
             page = await self._gateway.get(self._path, query)
             self._contact = self._clock.monotonic()
             items, metadata = page.get("items"), page.get("metadata")
@@ -135,6 +140,8 @@ class Cache(Generic[T]):
             if not token:
                 break
             query = {"limit": str(self._timing.page), "continue": token}
+        else:
+            raise ApiError(f"{self._path} has more than {PAGES_MAX} pages: check the API server")
         if found != self._objects:
             self._objects = found
             self.changes += 1
@@ -149,7 +156,7 @@ class Cache(Generic[T]):
         silence_s = self._timing.silence_s
         async with self._gateway.watch(self._path, query, silence_s=silence_s) as events:
             self._contact = self._opened = self._clock.monotonic()
-            self._problem = None
+            self._problem, self.refused = None, False
             async with aclosing(events) as stream:
                 async for event in stream:
                     self._contact = self._clock.monotonic()
@@ -188,6 +195,7 @@ class Cache(Generic[T]):
             self._failures = 0
             if error is None:
                 return
+        self.refused = isinstance(error, ApiRefused)
         if error is not None:
             self._problem = str(error)
         first, longest = timing.backoff_s

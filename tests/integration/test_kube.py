@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -529,6 +530,24 @@ async def test_replicas_that_the_server_no_longer_confirms_are_not_known(
             await until(lambda: cluster.replicas([workload()]) == {})
             assert len(cluster.scaled_objects()) == 1
             assert cluster.problems
+
+
+async def test_a_kind_of_target_that_may_not_be_read_concerns_only_its_own_workloads(
+    server: FakeKube, tmp_path: Path
+) -> None:
+    server.put("deployments", deployment("llama", 1))
+    server.faults.append(Fault("/statefulsets", status=403, message="no statefulsets"))
+    async with gateway_to(server, tmp_path) as gateway:
+        cluster = KubeCluster(gateway, SystemClock(), KubernetesSettings(), timing=HURRY)
+        others = workload("db")
+        others = replace(
+            others, target=Target(api_version="apps/v1", kind="StatefulSet", name="db")
+        )
+        async with running(cluster.run()):
+            await until(lambda: cluster.unsynced() is None)
+            assert set(cluster.replicas([workload(), others])) == {"llm/llama"}
+            assert [p for p in cluster.problems if "no statefulsets" in p]
+            assert not cluster.synced["statefulsets"]
 
 
 async def test_only_the_named_namespaces_are_watched(server: FakeKube, tmp_path: Path) -> None:

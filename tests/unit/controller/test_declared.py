@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpuscale.config import ControllerSettings, Policy, ScaleTarget, WorkloadSettings
-from gpuscale.controller.declared import Declared, declared, pause_of
+from gpuscale.controller.declared import Declarations, Declared, declared, pause_of
 from gpuscale.controller.domain import Target
 
 HOST = "gpuscale-grpc.gpuscale.svc:6000"
@@ -365,3 +365,16 @@ def test_workloads_come_in_the_order_of_their_keys() -> None:
 )
 def test_what_is_no_scaledobject_is_passed_over(odd: dict[str, Any]) -> None:
     assert read(odd) == Declared(workloads=(), refusals={})
+
+
+def test_objects_that_did_not_change_are_not_read_again_and_those_that_did_are() -> None:
+    declarations = Declarations(SETTINGS)
+    one, two = scaled_object(name="one"), scaled_object(name="two")
+    first = declarations.read([one, two])
+    assert declarations.read([one, two]) is first
+    newer = scaled_object(name="two", maxReplicaCount=7)
+    second = declarations.read([one, newer])
+    assert second.workloads[0] is first.workloads[0]
+    assert second.workloads[1].policy.max_replicas == 7
+    assert [w.name for w in declarations.read([newer]).workloads] == ["two"]
+    assert declarations.read([]) == Declared(workloads=(), refusals={})

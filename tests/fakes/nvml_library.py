@@ -12,8 +12,10 @@ import os
 import re
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -31,6 +33,15 @@ EVERY = "*"
 
 LIBRARY_MARKS = [pytest.mark.compiler, requires("compiler")]
 """For a module's `pytestmark`: skips where there is no C compiler, and says how to get one."""
+
+Test = TypeVar("Test", bound=Callable[..., object])
+
+
+def requires_library(test: Test) -> Test:
+    """The same for one test."""
+    for mark in LIBRARY_MARKS:
+        test = mark(test)
+    return test
 
 
 def exported() -> frozenset[str]:

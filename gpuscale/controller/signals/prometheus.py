@@ -46,7 +46,6 @@ HISTORY_PATIENCE = 6.0
 """A range query over a week takes longer than an instant one: this many times timeout_s."""
 
 ANSWER_BYTES_MAX = 32 * 1024 * 1024
-"""Of one answer; POINTS_MAX points of one series are some 300 kB."""
 
 TOKEN_BYTES_MAX = 64 * 1024
 """A bearer token is a few kB; a larger file is another one."""
@@ -90,8 +89,11 @@ class PrometheusSignal:
         batches = iter(self._batches(targets))
         down: list[SourceUnreachable] = []
 
-        async def worker() -> None:
+        async def worker(limit: asyncio.Timeout) -> None:
             for batch in batches:
+                # A cancellation can meet a query's own time-out and be taken for it.
+                if limit.expired():
+                    return
                 # One query that found nobody is enough: the rest need not wait for the same.
                 answers: Mapping[str, dict[str, float] | SourceError]
                 if down:
@@ -102,9 +104,9 @@ class PrometheusSignal:
                 found.update(answers)
 
         try:
-            async with asyncio.timeout(self._deadline_s), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(self._deadline_s) as limit, asyncio.TaskGroup() as group:
                 for _ in range(QUERIES_MAX):
-                    group.create_task(worker(), name="query Prometheus")
+                    group.create_task(worker(limit), name="query Prometheus")
         except TimeoutError:
             pass
         watches: dict[str, Watch] = {}
@@ -391,6 +393,8 @@ class _QueryApi:
                 connector=aiohttp.TCPConnector(limit=2 * QUERIES_MAX),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"Accept-Encoding": "identity", "User-Agent": "gpuscale"},
+                # _post has the one time-out.
+                timeout=aiohttp.ClientTimeout(total=None),
                 auto_decompress=False,
                 trust_env=False,
             )

@@ -118,16 +118,19 @@ class ScrapeSignal:
         }
         queue = iter(addresses)
 
-        async def worker() -> None:
+        async def worker(limit: asyncio.Timeout) -> None:
             for address in queue:
+                # A cancellation can meet a page's own time-out and be taken for it.
+                if limit.expired():
+                    return
                 # What stands if the deadline cuts this page off: it had its turn.
                 pages[address] = self._silent(address)
                 pages[address] = await self._page(address)
 
         try:
-            async with asyncio.timeout(self._deadline_s), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(self._deadline_s) as limit, asyncio.TaskGroup() as group:
                 for _ in range(min(self._settings.concurrency_max, len(addresses))):
-                    group.create_task(worker(), name="scrape pods")
+                    group.create_task(worker(limit), name="scrape pods")
         except TimeoutError:
             pass
         return pages
@@ -210,7 +213,8 @@ class ScrapeSignal:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self._settings.concurrency_max),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=self._settings.timeout_s),
+                # _page has the one time-out: a second one beside it would take cancellations for itself.
+                timeout=aiohttp.ClientTimeout(total=None),
                 headers=HEADERS,
                 auto_decompress=False,
                 trust_env=False,

@@ -46,6 +46,7 @@ HISTORY_PATIENCE = 6.0
 """A range query over a week takes longer than an instant one: this many times timeout_s."""
 
 ANSWER_BYTES_MAX = 32 * 1024 * 1024
+"""Of one answer; POINTS_MAX points of one series are some 300 kB."""
 
 TOKEN_BYTES_MAX = 64 * 1024
 """A bearer token is a few kB; a larger file is another one."""
@@ -315,8 +316,6 @@ class _QueryApi:
             ):
                 body = await self._body(response)
                 return self._understood(response.status, body)
-        except SourceError:
-            raise
         except TimeoutError as error:
             raise SourceUnreachable(
                 f"the Prometheus at {self.shown} did not answer within {timeout_s:g} s: check "
@@ -393,8 +392,7 @@ class _QueryApi:
                 connector=aiohttp.TCPConnector(limit=2 * QUERIES_MAX),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"Accept-Encoding": "identity", "User-Agent": "gpuscale"},
-                # _post has the one time-out.
-                timeout=aiohttp.ClientTimeout(total=None),
+                timeout=aiohttp.ClientTimeout(total=None),  # _post has the one time-out
                 auto_decompress=False,
                 trust_env=False,
             )

@@ -1,7 +1,8 @@
 """The cluster as the controller sees it: answered from caches, in no time.
 
 Pods, ScaledObjects, Deployments and StatefulSets are listed and watched. Scale targets of other
-kinds are read through their scale subresource, a few at a time, every POLL_S. What the API server
+kinds, and those that may not be listed, are read through their scale subresource, a few at a time,
+every POLL_S. What the API server
 has not confirmed for CONTACT_MAX_S is not known any more: a workload then has no entry, and what has
 no entry is not scaled down.
 """
@@ -106,7 +107,7 @@ class KubeCluster:
 
         A start time is told once, in the first call after its pod became ready.
         """
-        self._wanted = frozenset(_others(workloads))
+        self._wanted = frozenset(self._to_poll(workloads))
         targets = self._targets_of(workloads) if self._current(self._pods) else {}
         pods = self._pods_by_label(targets.values())
         states: dict[str, ReplicaState] = {}
@@ -129,8 +130,8 @@ class KubeCluster:
     def unsynced(self) -> str | None:
         """What the caches still wait for, one sentence; None when they are complete.
 
-        A kind of target that may not be read is waited for no longer: it concerns the workloads with
-        such a target alone, and `problems` says so.
+        A kind of target that may not be listed is waited for no longer: its objects are read one by
+        one, and `problems` says so.
         """
         for resource, caches in self._by_resource().items():
             for cache in caches:
@@ -169,23 +170,39 @@ class KubeCluster:
 
     def _targets_of(self, workloads: Sequence[Workload]) -> dict[str, tuple[str, ScaleTarget]]:
         """Key -> (namespace, target) of the workloads whose target is known and selects something."""
-        current = {r: found for r, found in self._targets.items() if self._current(found)}
+        current: dict[Resource | None, Sequence[Cache[ScaleTarget]]] = {
+            r: found for r, found in self._targets.items() if self._current(found)
+        }
         now = self._clock.monotonic()
         targets: dict[str, tuple[str, ScaleTarget]] = {}
         for workload in workloads:
             named = workload.target
             if named is None:
                 continue
-            resource = api.KINDS.get((named.api_version, named.kind))
-            if resource is None:
+            caches = current.get(api.KINDS.get((named.api_version, named.kind)))
+            if caches is not None:
+                target = _look_up(caches, (workload.namespace, named.name))
+            else:
                 polled = self._polled.get((workload.namespace, named))
                 fresh = polled is not None and now - polled.at <= CONTACT_MAX_S
                 target = polled.target if polled is not None and fresh else None
-            else:
-                target = _look_up(current.get(resource, ()), (workload.namespace, named.name))
             if target is not None and target.selector:
                 targets[workload.key] = (workload.namespace, target)
         return targets
+
+    def _to_poll(self, workloads: Sequence[Workload]) -> list[Place]:
+        """The places of targets that no cache holds, at most POLLED_MAX."""
+        watched = {
+            kind
+            for kind, resource in api.KINDS.items()
+            if not any(cache.refused for cache in self._targets[resource])
+        }
+        found = [
+            (w.namespace, w.target)
+            for w in workloads
+            if w.target is not None and (w.target.api_version, w.target.kind) not in watched
+        ]
+        return found[:POLLED_MAX]
 
     def _pods_by_label(
         self, targets: Iterable[tuple[str, ScaleTarget]]
@@ -250,16 +267,6 @@ def _look_up(caches: Sequence[Cache[ScaleTarget]], key: tuple[str, str]) -> Scal
         if found is not None:
             return found
     return None
-
-
-def _others(workloads: Sequence[Workload]) -> list[Place]:
-    """The places of targets that no cache holds, at most POLLED_MAX."""
-    found = [
-        (w.namespace, w.target)
-        for w in workloads
-        if w.target is not None and (w.target.api_version, w.target.kind) not in api.KINDS
-    ]
-    return found[:POLLED_MAX]
 
 
 def _declaration(raw: Mapping[str, Any]) -> Mapping[str, object]:

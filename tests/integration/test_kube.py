@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -532,22 +531,22 @@ async def test_replicas_that_the_server_no_longer_confirms_are_not_known(
             assert cluster.problems
 
 
-async def test_a_kind_of_target_that_may_not_be_read_concerns_only_its_own_workloads(
-    server: FakeKube, tmp_path: Path
+async def test_targets_that_may_not_be_listed_are_read_one_by_one(
+    server: FakeKube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.put("deployments", deployment("llama", 1))
-    server.faults.append(Fault("/statefulsets", status=403, message="no statefulsets"))
+    monkeypatch.setattr("gpuscale.controller.cluster.POLL_S", 0.05)
+    server.put("deployments", deployment("llama", 4))
+    server.put("pods", ready_pod("llama-1", "10.0.0.1", app="llama"))
+    server.faults.append(Fault(r"/deployments\?", status=403, message="no deployments"))
     async with gateway_to(server, tmp_path) as gateway:
         cluster = KubeCluster(gateway, SystemClock(), KubernetesSettings(), timing=HURRY)
-        others = workload("db")
-        others = replace(
-            others, target=Target(api_version="apps/v1", kind="StatefulSet", name="db")
-        )
         async with running(cluster.run()):
             await until(lambda: cluster.unsynced() is None)
-            assert set(cluster.replicas([workload(), others])) == {"llm/llama"}
-            assert [p for p in cluster.problems if "no statefulsets" in p]
-            assert not cluster.synced["statefulsets"]
+            await until(lambda: "llm/llama" in cluster.replicas([workload(), workload("absent")]))
+            state = cluster.replicas([workload()])["llm/llama"]
+            assert (state.asked, state.ready) == (4, 1)
+            assert [p for p in cluster.problems if "no deployments" in p]
+            assert not cluster.synced["deployments"]
 
 
 async def test_only_the_named_namespaces_are_watched(server: FakeKube, tmp_path: Path) -> None:

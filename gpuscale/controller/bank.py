@@ -35,6 +35,8 @@ PRIOR_EXCESS = 0.1
 for an hour: a quiet first half hour must not recommend the most daring one."""
 BLEND_SCALE = 0.02
 """A candidate that cost two per cent more than the cheapest weighs 1/e of it."""
+DOWN_MARGIN = 0.25
+"""Replicas by which the blend's mean must fall below the next whole number to be followed down."""
 GAP_S = 300.0
 """After a longer gap in the data the virtual fleets start anew: nobody knows what they queued."""
 
@@ -49,6 +51,9 @@ HOLD_SLOTS = 6
 PAST_MINUTES = 3 * 1440
 """Three half-lives: what lies before weighs an eighth."""
 SEGMENT_MIN = 90
+"""Minutes of a segment of the past, unless the lead-in is longer."""
+TWIN_S = 60.0
+"""Tick of the past: finer steps were measured to change the choice little, at several times the cost."""
 LEAD_IN_S_MAX = 6 * 3600.0
 
 _BASES: tuple[str, ...] = ("recent", "burst", *(f"q{level * 100:.0f}" for level in QUANTILES))
@@ -193,7 +198,7 @@ class Bank:
         own = replicas(signals[:, self._picks], self._target, terms.capacity, terms.headroom)
         own = np.clip(own, terms.min_replicas[:, None], terms.max_replicas[:, None])
         costs = self._costs(terms)
-        blend = _blend(own, costs[:, :-1])
+        blend = _blend(own, costs[:, :-1], self.want[:, -1])
         self.want = np.concatenate([own, blend[:, None]], axis=1)
         self._restart(demand)
         return Choice(
@@ -202,6 +207,13 @@ class Bank:
             costs=np.where(self.known_s[:, None] > 0, costs, np.nan).astype(np.float32),
             wants=self.want.astype(np.float32),
         )
+
+    def skip(self, ticks: int) -> None:
+        """Let ticks pass of which nothing is known."""
+        nothing = np.full(len(self.arrived), np.nan)
+        for _ in range(min(ticks, round(GAP_S / self.tick_s) + 1)):
+            self._fleet.step(self.want, nothing)
+        self.blind_s += ticks * self.tick_s
 
     def _signals(self, now: float, bases: Floats, lead_s: Floats) -> Floats:
         n = len(bases)
@@ -236,8 +248,10 @@ class Bank:
         leader = first[:, :-1].argmin(axis=1)
         billed = self.billed[np.arange(len(leader)), leader]
         costs = self.billed + late * billed[:, None]
+        # The prior is charged at the rate of the bill so far, and fades as experience comes.
         rate = billed / np.maximum(np.minimum(self.known_s, HALF_LIFE_S / np.log(2.0)), 1.0)
-        total: Floats = costs + self._prior * np.maximum(rate, 1.0)[:, None]
+        rate = rate * 0.5 ** (self.known_s / HALF_LIFE_S)
+        total: Floats = costs + self._prior * np.maximum(rate, 1e-6)[:, None]
         return total
 
     def _restart(self, demand: Floats) -> None:
@@ -263,20 +277,23 @@ class Bank:
         length = max(SEGMENT_MIN, lead_in)
         used = min(len(demand), PAST_MINUTES)
         count = max(1, -(-used // length))
-        twin = Bank(count, 60.0, self.candidates)
+        if np.isnan(demand).all():
+            return
+        twin = Bank(count, TWIN_S, self.candidates)
+        parts = round(60.0 / TWIN_S)
         own = terms.one(row, count)
         ends = len(demand) - (count - 1 - np.arange(count)) * length
-        for step in range(lead_in + length):
-            index = ends - length - lead_in + step
+        for tick in range((lead_in + length) * parts):
+            index = ends - length - lead_in + tick // parts
             inside = index >= 0
             at = np.maximum(index, 0)
             twin.advance(
-                now - (lead_in + length - 1 - step) * 60.0,
+                now - ((lead_in + length) * parts - 1 - tick) * TWIN_S,
                 np.where(inside[:, None], bases[at], np.nan),
                 np.where(inside, demand[at], np.nan),
                 own,
             )
-            if step == lead_in - 1:
+            if tick == lead_in * parts - 1:
                 twin.forget_costs()
         self._take(row, twin, length, lead_s)
 
@@ -355,9 +372,14 @@ def _prior(candidates: Sequence[Candidate]) -> Floats:
     return prior
 
 
-def _blend(wants: Floats, costs: Floats) -> Floats:
-    """(n,) whole replicas: what candidates ask for, weighted by how little they cost."""
+def _blend(wants: Floats, costs: Floats, before: Floats) -> Floats:
+    """(n,) whole replicas: what candidates ask for, weighted by how little they cost.
+
+    Up at once, down with a margin: a mean that hovers about a half must not move a replica with
+    every tick. `before` (n,): the blend of the tick before, NaN where there was none.
+    """
     least = costs.min(axis=1, keepdims=True)
     weight = np.exp(-(costs / least - 1.0) / BLEND_SCALE)
-    mixed: Floats = np.floor((weight * wants).sum(axis=1) / weight.sum(axis=1) + 0.5)
-    return mixed
+    mean = (weight * wants).sum(axis=1) / weight.sum(axis=1)
+    near = (mean < before) & (mean >= before - 0.5 - DOWN_MARGIN)
+    return np.where(near, before, np.floor(mean + 0.5))

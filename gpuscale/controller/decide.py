@@ -34,7 +34,10 @@ from gpuscale.controller.forecast import Forecaster
 from gpuscale.controller.forecast.past import Minutes, learn, minutes, seed
 from gpuscale.controller.guardrails import Situation, guard, verdicts
 from gpuscale.controller.history import History, aligned
+from gpuscale.controller.plan import draining
 
+LEAD_S_MAX = 86_400.0
+"""A start that takes longer than a day is not waited for: demand is not known so far ahead."""
 PASTS_PER_TICK = 8
 """Pasts that are learned in one tick, a tenth of a second each; until its turn comes, a workload
 follows the default candidate."""
@@ -220,21 +223,14 @@ def decide(observation: FleetObservation, memory: Memory) -> tuple[Decided, Memo
     if observation.tick_s != memory.tick_s:
         raise ValueError("the observation's tick is not the memory's: start with a new memory")
     now, policy, standing = observation.now, observation.policy, memory.standing
+    terms = _terms(observation)
+    fresh_tick = _pass_time(memory, now)
     trusted = _known(observation) & (observation.age_s <= policy.stale_after_s)
     demand = np.where(trusted, observation.demand, np.nan)
-    learn = trusted & (observation.coverage >= policy.coverage_min)
-
-    terms = Terms(
-        capacity=observation.capacity,
-        lead_s=observation.lead_s,
-        headroom=policy.headroom,
-        risk=policy.risk,
-        min_replicas=policy.min_replicas,
-        max_replicas=policy.max_replicas,
-    )
+    learn = trusted & (observation.coverage >= policy.coverage_min) & fresh_tick
     _learn_pasts(memory, now, terms)
     memory.history.add(now, memory.tick_s, np.where(learn, demand, np.nan))
-    forecast = memory.forecaster.advance(now, demand, learn, observation.lead_s, memory.history)
+    forecast = memory.forecaster.advance(now, demand, learn, terms.lead_s, memory.history)
     forecaster = memory.forecaster
     collapsed = forecaster.collapsed
     choice = memory.bank.advance(
@@ -244,13 +240,21 @@ def decide(observation: FleetObservation, memory: Memory) -> tuple[Decided, Memo
         terms,
     )
 
+    # A total, not an addition, so that a backlog is counted once however long it lasts.
+    planned = np.maximum(
+        choice.planned,
+        draining(
+            backlog=observation.backlog,
+            level=forecaster.level,
+            ready=observation.ready,
+            capacity=terms.capacity,
+            lead_s=terms.lead_s,
+        ),
+    )
+    standing.seen_s = np.where(now - standing.trusted_at > policy.hold_s, 0.0, standing.seen_s)
+    standing.seen_s = standing.seen_s + np.where(trusted & fresh_tick, memory.tick_s, 0.0)
     standing.trusted_at = np.where(trusted, now, standing.trusted_at)
     blind_s = now - standing.trusted_at
-    standing.seen_s = np.where(
-        trusted,
-        standing.seen_s + memory.tick_s,
-        np.where(blind_s > policy.hold_s, 0.0, standing.seen_s),
-    )
     situation = Situation(
         now=now,
         policy=policy,
@@ -258,13 +262,13 @@ def decide(observation: FleetObservation, memory: Memory) -> tuple[Decided, Memo
         asked=observation.asked,
         ready=observation.ready,
         coverage=observation.coverage,
-        seen_s=standing.seen_s,
+        seen_s=standing.seen_s.copy(),
         rose_at=standing.rose_at,
         paused=observation.paused,
         collapsed=collapsed,
     )
-    guarded, stages = guard(choice.planned, situation)
-    held = ~trusted | np.isnan(choice.planned)
+    guarded, stages = guard(planned, situation)
+    held = ~trusted | np.isnan(planned)
     expired = held & (np.fmax(blind_s, observation.age_s) > policy.hold_s)
     desired = np.where(held, np.where(expired, np.nan, standing.desired), guarded)
 
@@ -272,22 +276,49 @@ def decide(observation: FleetObservation, memory: Memory) -> tuple[Decided, Memo
     standing.rose_at = np.where(~held & (desired > before), now, standing.rose_at)
     # An answer that expired is kept as what was asked last: when data come back, it is the floor.
     standing.desired = np.where(np.isnan(desired), standing.desired, desired)
-    memory.now = now
+    memory.now = now if memory.now is None else max(now, memory.now)
     return (
         Decided(
             observation=observation,
             desired=desired,
             held=held,
             forecast=forecast,
-            planned=choice.planned,
+            planned=planned,
             choice=choice,
             candidates=memory.bank.names,
             stages=stages,
             situation=situation,
-            trusted_at=standing.trusted_at,
+            trusted_at=standing.trusted_at.copy(),
         ),
         memory,
     )
+
+
+def _terms(observation: FleetObservation) -> Terms:
+    """What the bank must know; a capacity or start time that cannot be one is unknown."""
+    capacity, lead_s, policy = observation.capacity, observation.lead_s, observation.policy
+    with np.errstate(invalid="ignore"):
+        capacity = np.where(np.isfinite(capacity) & (capacity > 0), capacity, np.nan)
+        lead_s = np.where(lead_s > observation.tick_s, lead_s, observation.tick_s)
+    return Terms(
+        capacity=capacity,
+        lead_s=np.minimum(lead_s, LEAD_S_MAX),
+        headroom=policy.headroom,
+        risk=policy.risk,
+        min_replicas=policy.min_replicas,
+        max_replicas=policy.max_replicas,
+    )
+
+
+def _pass_time(memory: Memory, now: float) -> bool:
+    """Let the ticks pass that were missed; False where this tick was seen before (a clock set back)."""
+    if memory.now is None:
+        return True
+    ticks = round((now - memory.now) / memory.tick_s)
+    if ticks > 1:
+        memory.forecaster.skip(ticks - 1)
+        memory.bank.skip(ticks - 1)
+    return ticks >= 1
 
 
 def _learn_pasts(memory: Memory, now: float, terms: Terms) -> None:
@@ -299,7 +330,10 @@ def _learn_pasts(memory: Memory, now: float, terms: Terms) -> None:
         past = learn(memory.forecaster, i, seen, float(terms.lead_s[i]), memory.history)
         if past is None:
             continue
-        memory.standing.seen_s[i] += seed(memory.forecaster, i, seen, now)
+        known_s = seed(memory.forecaster, i, seen, now)
+        if known_s > 0:
+            memory.standing.seen_s[i] = known_s
+            memory.standing.trusted_at[i] = now
         bases = np.column_stack([past.level, past.level, past.quantiles])
         memory.bank.learn(
             i, now, np.where(np.isnan(past.level)[:, None], np.nan, bases), seen.demand, terms

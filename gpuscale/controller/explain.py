@@ -7,6 +7,7 @@ that entered, and for what is held the cure. The dict holds the same facts for m
 from dataclasses import asdict
 from typing import Any
 
+from gpuscale.controller.bank import BLEND, DEFAULT
 from gpuscale.controller.capacity import Capacity
 from gpuscale.controller.domain import Decision, Hold, Inputs
 from gpuscale.controller.leadtime import LeadTime
@@ -130,22 +131,26 @@ def _expected(decision: Decision) -> list[str]:
 
 def _candidate(decision: Decision) -> list[str]:
     """Which plan was followed and why, one or two sentences."""
-    inputs = decision.inputs
-    line = f"The plan {decision.candidate} asks for {_replicas(decision.planned)}"
-    if inputs.capacity is not None:
-        line += f" of {inputs.capacity:.4g} requests/s each"
-    lines = [line + "."]
-    costs = decision.candidate_costs
-    if decision.candidate in costs and len(costs) > 1:
-        others = sorted((cost, name) for name, cost in costs.items() if name != decision.candidate)[
-            :COMPARED_MAX
+    capacity, costs = decision.inputs.capacity, decision.candidate_costs
+    each = "" if capacity is None else f" of {capacity:.4g} requests/s each"
+    if BLEND not in costs:
+        return [
+            f"The plan asks for {_replicas(decision.planned)}{each}; until there is experience, it "
+            f"follows {decision.candidate}."
         ]
-        compared = " and ".join(f"{name} {cost:.2f}" for cost, name in others)
-        lines.append(
-            f"On the demand of the last days it would have cost {costs[decision.candidate]:.2f} "
-            f"times the cheapest plan; {compared}."
-        )
-    return lines
+    others = sorted((c, n) for n, c in costs.items() if n not in (BLEND, decision.candidate))
+    named = [*others[:COMPARED_MAX]]
+    named += [(costs[DEFAULT], DEFAULT)] if DEFAULT in costs else []
+    compared = ", ".join(
+        f"{name} {cost:.2f}" for cost, name in dict.fromkeys(named) if name != decision.candidate
+    )
+    return [
+        f"The plan asks for {_replicas(decision.planned)}{each}: a blend of the candidates that "
+        f"were cheapest lately, led by {decision.candidate}.",
+        "On the demand of the last days, idle replicas and late requests together, "
+        f"{decision.candidate} would have cost {costs[decision.candidate]:.2f} and this blend "
+        f"{costs[BLEND]:.2f}" + (f"; {compared}." if compared else "."),
+    ]
 
 
 def _replicas(count: int | None) -> str:

@@ -20,6 +20,13 @@ ROUNDING = 1e-6
 """Replicas' worth of work that is not rounded up: the dust of single precision."""
 
 
+WAIT_S = 5.0
+"""A backlog that the ready replicas serve within this long is not waited for."""
+DRAIN_S = 300.0
+"""A backlog is to be gone this long after the replicas asked for it are ready, or within a start
+time where that is longer: faster costs more replicas than it saves waiting."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """One parameter set of the plan."""
@@ -38,6 +45,21 @@ def replicas(signal: Floats, target: Floats, capacity: Floats, headroom: Floats)
     """
     usable = capacity[:, None] * np.minimum(target, 1.0 - headroom[:, None])
     return np.ceil(signal / usable - ROUNDING)
+
+
+def draining(
+    *, backlog: Floats, level: Floats, ready: Floats, capacity: Floats, lead_s: Floats
+) -> Floats:
+    """(n,) replicas that carry the present demand and work off the backlog; 0 where none is needed.
+
+    All arguments (n,); an unknown backlog is none, unknown `ready` replicas serve nothing. It is a
+    total, to be compared with the plan and never added to it: replicas that start already for this
+    backlog are not asked for a second time, however long the episode lasts.
+    """
+    waiting = np.nan_to_num(backlog, nan=0.0) - WAIT_S * np.nan_to_num(ready, nan=0.0) * capacity
+    rate = np.maximum(waiting, 0.0) / np.maximum(lead_s, DRAIN_S)
+    need = np.ceil((level + rate) / capacity - ROUNDING)
+    return np.where(waiting > 0, need, 0.0)
 
 
 def columns(candidates: Sequence[Candidate], signals: Sequence[str]) -> tuple[Ints, Floats]:

@@ -152,6 +152,11 @@ class Forecaster:
             coverage=self.coverage(),
         )
 
+    def skip(self, ticks: int) -> None:
+        """Let ticks pass of which nothing is known."""
+        for _ in range(min(ticks, self.recent.size)):
+            self.recent.add(np.full(len(self.level), np.nan))
+
     @property
     def collapsed(self) -> Bools:
         """(n,) demand fell to almost nothing, as it never did at this hour, and not long ago."""

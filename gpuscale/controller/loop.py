@@ -40,6 +40,8 @@ HPA_SYNC_S = 15.0
 """Period of the HPA's loop (kube-controller-manager's default): what may pass until it acts on an answer."""
 WRITES_AT_ONCE = 16
 """Writes to scale subresources in flight: the API server's fairness starts to queue beyond it."""
+WRITES_DEADLINE_S = 10.0
+"""All writes of one tick together: a hung API server must not make the answers over gRPC stale."""
 CHANGES_LOGGED_MAX = 50
 """Changes of answers logged one by one in a tick; the rest are counted."""
 
@@ -307,6 +309,7 @@ class Loop:
             return
         gate = asyncio.Semaphore(WRITES_AT_ONCE)
         failed: dict[str, list[str]] = {}
+        tried: set[str] = set()
 
         async def write(workload: Workload) -> None:
             desired = status.decision.desired[status.index[workload.key]]
@@ -318,11 +321,19 @@ class Loop:
                     failed.setdefault(str(error), []).append(workload.key)
                 else:
                     result = "written"
+                tried.add(workload.key)
             self.counters.writes[result] = self.counters.writes.get(result, 0) + 1
 
-        async with asyncio.TaskGroup() as group:
-            for workload in due:
-                group.create_task(write(workload), name=f"scale {workload.key}")
+        try:
+            async with asyncio.timeout(WRITES_DEADLINE_S), asyncio.TaskGroup() as group:
+                for workload in due:
+                    group.create_task(write(workload), name=f"scale {workload.key}")
+        except TimeoutError:
+            sentence = (
+                f"the API server did not take all writes within {WRITES_DEADLINE_S:.0f} s: check its "
+                "load; the next tick tries again"
+            )
+            failed.setdefault(sentence, []).extend(w.key for w in due if w.key not in tried)
         self._faults.replace("write", failed)
 
     @asynccontextmanager

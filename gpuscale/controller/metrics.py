@@ -15,6 +15,9 @@ from gpuscale.controller.status import FleetStatus, Tally
 
 REASON_CHARS_MAX = 160
 """A reason becomes a label value: long enough to read, short enough for a time-series database."""
+CANDIDATES_MAX = 4
+"""Cheapest candidates with a series each, beside the one in use. A bank has dozens, which the page
+and the API show whole; times a thousand workloads they would be most of what is scraped."""
 
 
 class Families:
@@ -136,8 +139,16 @@ def _workload(out: Families, status: FleetStatus, i: int, key: str) -> None:
         case Decision():
             out.add("gpuscale_workload_planned_replicas", owner, float(outcome.planned))
             out.add("gpuscale_workload_candidate_info", (*owner, outcome.candidate), 1.0)
-            for candidate, cost in outcome.candidate_costs.items():
+            for candidate, cost in _told(outcome):
                 out.add("gpuscale_workload_candidate_cost", (*owner, candidate), cost)
+
+
+def _told(decision: Decision) -> list[tuple[str, float]]:
+    """(candidate, cost) of the candidate in use and of the cheapest others."""
+    costs = sorted(decision.candidate_costs.items(), key=lambda item: item[1])
+    used = [item for item in costs if item[0] == decision.candidate]
+    others = [item for item in costs if item[0] != decision.candidate]
+    return used + others[:CANDIDATES_MAX]
 
 
 def label_text(sentence: str) -> str:

@@ -99,7 +99,6 @@ class FleetStatus:
     """Key -> why a declaration cannot be used, and what cures it."""
     faults: tuple[str, ...] = ()
     """What is wrong with the controller's surroundings now, one sentence each; empty when all is well."""
-    tally: Tally = Tally()
 
     def workload(self, key: str) -> WorkloadStatus | None:
         """The status of one workload; None where it is not known."""

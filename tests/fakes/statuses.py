@@ -11,7 +11,7 @@ from gpuscale.controller.capacity import capacity
 from gpuscale.controller.domain import ReplicaState, SignalReading, Workload
 from gpuscale.controller.leadtime import LeadTimes
 from gpuscale.controller.observe import observation_of
-from gpuscale.controller.status import FleetStatus, Tally
+from gpuscale.controller.status import FleetStatus
 
 NOW = 1_700_000_000.0
 TICK_S = 15.0
@@ -37,7 +37,6 @@ def status_of(
     workloads: Sequence[Workload] | None = None,
     replicas: Mapping[str, ReplicaState] | None = None,
     memory: decide.Memory | None = None,
-    tally: Tally | None = None,
 ) -> FleetStatus:
     """One tick of the production core on these demands, by workload name; None is a failed reading.
 
@@ -81,5 +80,4 @@ def status_of(
         capacities=tuple(capacity(w.policy) for w in fleet),
         leads=leads,
         index={key: i for i, key in enumerate(keys)},
-        tally=tally or Tally(),
     )

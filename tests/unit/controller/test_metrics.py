@@ -4,10 +4,10 @@ from prometheus_client.core import Metric
 
 from gpuscale import catalog
 from gpuscale.config import Policy
-from gpuscale.controller import metrics
-from gpuscale.controller.domain import ReplicaState
+from gpuscale.controller import decide, metrics
+from gpuscale.controller.domain import Decision, ReplicaState
 from gpuscale.controller.status import FleetStatus, Tally
-from tests.fakes.statuses import NOW, status_of, workload
+from tests.fakes.statuses import NOW, TICK_S, status_of, workload
 
 
 def value(families: tuple[Metric, ...], name: str, **labels: str) -> float | None:
@@ -115,3 +115,25 @@ def test_a_workload_without_capacity_says_so_and_gives_no_capacity() -> None:
 
     assert value(families, "gpuscale_workload_capacity") is None
     assert value(families, "gpuscale_workload_hold_info", workload="llama") == 1.0
+
+
+def test_of_many_candidates_the_one_in_use_and_the_cheapest_are_published() -> None:
+    """A bank of dozens times thousands of workloads would be most of what is scraped."""
+    memory = decide.initial_memory(("inference/llama",), TICK_S)
+    status = status_of({"llama": 20.0}, memory=memory)
+    for i in range(1, 40):
+        status = status_of({"llama": 20.0 + i % 7}, now=NOW + i * TICK_S, memory=memory)
+    outcome = status.decision.of(0)
+    assert isinstance(outcome, Decision)
+    assert len(outcome.candidate_costs) > metrics.CANDIDATES_MAX + 1
+
+    published = {
+        s.labels["candidate"]: s.value
+        for family in of(status)
+        for s in family.samples
+        if s.name == "gpuscale_workload_candidate_cost"
+    }
+
+    assert len(published) == metrics.CANDIDATES_MAX + 1
+    assert outcome.candidate in published
+    assert min(published.values()) == min(outcome.candidate_costs.values())

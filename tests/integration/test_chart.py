@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,87 +12,14 @@ import pytest
 import yaml
 
 from gpuscale.config import ControllerSettings, ExporterSettings, JournalSettings, load
+from gpuscale.controller import scaledobject
 from tests import tools
+from tests.chart import CHART, MATRIX, container, helm, one, render
 
-CHART = tools.REPOSITORY / "deploy" / "helm" / "gpuscale"
 KUBERNETES = ("1.25", "1.31", "1.35")
 """The oldest release that Chart.yaml admits, one between, a recent one."""
 
-MATRIX: dict[str, list[str]] = {
-    "defaults": [],
-    "exporter-only": ["controller.enabled=false"],
-    "controller-only": ["exporter.enabled=false"],
-    "service-monitor": [
-        "serviceMonitor.enabled=true",
-        "serviceMonitor.labels.release=kube-prometheus-stack",
-    ],
-    "pod-monitor": ["podMonitor.enabled=true"],
-    "alerts-and-dashboards": [
-        "prometheusRule.enabled=true",
-        "prometheusRule.runbookBaseUrl=https://wiki.example/gpuscale/",
-        "prometheusRule.disabled={GpuscaleGpuHot}",
-        "prometheusRule.alertLabels.team=ml",
-        "dashboards.enabled=true",
-    ],
-    "persistent": ["controller.persistence.enabled=true", "controller.persistence.size=5Gi"],
-    "existing-claim": [
-        "controller.persistence.enabled=true",
-        "controller.persistence.existingClaim=kept",
-    ],
-    "direct": [
-        "controller.directMode=true",
-        "controller.rbac.extraScaleTargets[0].apiGroup=leaderworkerset.x-k8s.io",
-        "controller.rbac.extraScaleTargets[0].resource=leaderworkersets",
-    ],
-    "some-namespaces": ["controller.config.kubernetes.namespaces={models,chat}"],
-    "closed-network": ["networkPolicy.enabled=true"],
-    "other-ports": [
-        "exporter.config.listen=0.0.0.0:9401",
-        "controller.config.listen=[::]:8081",
-        "controller.config.listen_grpc=:6001",
-    ],
-    "no-attribution": ["exporter.config.pod_resources.enabled=false"],
-    "everywhere": ["exporter.affinity=null", "exporter.priorityClassName="],
-    "named": [
-        "fullnameOverride=a-name-that-is-much-longer-than-any-sensible-name-of-a-release",
-        "image.registry=registry.example/",
-        "image.tag=1.2.3",
-        "image.pullSecrets[0].name=regcred",
-        "exporter.runtimeClassName=nvidia",
-        "commonLabels.owner=platform",
-    ],
-}
-
 pytestmark = tools.requires("helm")
-
-
-def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    binary = tools.helm()
-    assert binary is not None
-    return subprocess.run(
-        [binary, *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
-
-
-@cache
-def render(*settings: str) -> tuple[dict[str, Any], ...]:
-    """Every object that the chart makes of these `--set` values."""
-    flags = [part for setting in settings for part in ("--set", setting)]
-    done = helm("template", "gpuscale", str(CHART), "--namespace", "gpu-system", *flags)
-    assert done.returncode == 0, done.stderr
-    return tuple(document for document in yaml.safe_load_all(done.stdout) if document)
-
-
-def one(objects: tuple[dict[str, Any], ...], kind: str, suffix: str = "") -> dict[str, Any]:
-    found = [o for o in objects if o["kind"] == kind and o["metadata"]["name"].endswith(suffix)]
-    assert len(found) == 1, [(o["kind"], o["metadata"]["name"]) for o in objects]
-    return found[0]
-
-
-def container(workload: dict[str, Any]) -> dict[str, Any]:
-    (found,) = workload["spec"]["template"]["spec"]["containers"]
-    assert isinstance(found, dict)
-    return found
 
 
 @pytest.mark.parametrize("case", MATRIX)
@@ -325,36 +251,25 @@ def test_services_probes_and_monitors_reach_the_port_of_the_settings(
         assert probed["readinessProbe"]["httpGet"]["port"] in named
 
 
+def test_the_printed_scaledobject_names_the_service_of_a_default_install() -> None:
+    """`gpuscale scaledobject` and deploy/static/gpuscale.yaml speak of the same address."""
+    objects = tuple(
+        document
+        for document in yaml.safe_load_all(
+            (tools.REPOSITORY / "deploy" / "static" / "gpuscale.yaml").read_text()
+        )
+        if document
+    )
+    service = one(objects, "Service", "-grpc")
+    (port,) = service["spec"]["ports"]
+    name, namespace = service["metadata"]["name"], service["metadata"]["namespace"]
+    assert f"{name}.{namespace}.svc:{port['port']}" == scaledobject.ADDRESS
+
+
 def test_the_scaler_service_leaves_out_pods_that_could_only_answer_errors() -> None:
     service = one(render(), "Service", "-grpc")["spec"]
     assert service["clusterIP"] == "None"
     assert not service.get("publishNotReadyAddresses", False)
-
-
-@pytest.mark.parametrize(
-    ("case", "kind"), [("service-monitor", "ServiceMonitor"), ("pod-monitor", "PodMonitor")]
-)
-def test_scraping_keeps_the_workloads_labels_and_gives_the_jobs_that_alerts_name(
-    case: str, kind: str
-) -> None:
-    objects = render(*MATRIX[case])
-    monitors = [o for o in objects if o["kind"] == kind]
-    assert len(monitors) == 2
-    jobs = set()
-    for monitor in monitors:
-        spec = monitor["spec"]
-        (endpoint,) = spec["endpoints" if kind == "ServiceMonitor" else "podMetricsEndpoints"]
-        assert endpoint["honorLabels"] is True
-        jobs |= {r["replacement"] for r in endpoint["relabelings"] if r["targetLabel"] == "job"}
-        carriers = [
-            o["metadata"] if kind == "ServiceMonitor" else o["spec"]["template"]["metadata"]
-            for o in objects
-            if o["kind"]
-            in (["Service"] if kind == "ServiceMonitor" else ["DaemonSet", "Deployment"])
-        ]
-        wanted = spec["selector"]["matchLabels"].items()
-        assert sum(wanted <= carrier["labels"].items() for carrier in carriers) == 1
-    assert jobs == {"gpuscale-exporter", "gpuscale-controller"}
 
 
 def test_selectors_of_services_and_workloads_find_their_pods() -> None:
@@ -365,49 +280,6 @@ def test_selectors_of_services_and_workloads_find_their_pods() -> None:
         assert workload["spec"]["selector"]["matchLabels"].items() <= labels
         for suffix in services:
             assert one(objects, "Service", suffix)["spec"]["selector"].items() <= labels
-
-
-def test_alerts_come_whole_less_what_is_switched_off() -> None:
-    rule = one(render(*MATRIX["alerts-and-dashboards"]), "PrometheusRule")
-    shipped = [r for group in rule["spec"]["groups"] for r in group["rules"]]
-    original = [
-        r
-        for path in sorted((tools.REPOSITORY / "alerts").glob("*.yaml"))
-        for group in yaml.safe_load(path.read_text())["groups"]
-        for r in group["rules"]
-        if r["alert"] != "GpuscaleGpuHot"
-    ]
-    assert len(shipped) == len(original) > 0
-    for ours, theirs in zip(shipped, original, strict=True):
-        assert ours["expr"].split() == theirs["expr"].split()
-        assert ours["labels"] == theirs["labels"] | {"team": "ml"}
-        assert ours["annotations"] == theirs["annotations"] | {
-            "runbook_url": "https://wiki.example/gpuscale/" + theirs["annotations"]["runbook_url"]
-        }
-
-
-def test_dashboards_come_byte_for_byte() -> None:
-    maps = [
-        o for o in render(*MATRIX["alerts-and-dashboards"]) if "dashboard" in o["metadata"]["name"]
-    ]
-    shipped = {name: text for o in maps for name, text in o["data"].items()}
-    originals = {p.name: p for p in (tools.REPOSITORY / "dashboards").glob("*.json")}
-    assert shipped.keys() == originals.keys()
-    assert originals
-    for name, path in originals.items():
-        assert json.loads(shipped[name]) == json.loads(path.read_text())
-    assert all(o["metadata"]["labels"]["grafana_dashboard"] == "1" for o in maps)
-
-
-def test_the_chart_packs_with_all_it_needs(tmp_path: Path) -> None:
-    done = helm("package", str(CHART), "--destination", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    (archive,) = tmp_path.glob("*.tgz")
-    flags = [part for s in MATRIX["alerts-and-dashboards"] for part in ("--set", s)]
-    packed = helm("template", "gpuscale", str(archive), "--namespace", "gpu-system", *flags)
-    assert packed.returncode == 0, packed.stderr
-    objects = tuple(document for document in yaml.safe_load_all(packed.stdout) if document)
-    assert objects == render(*MATRIX["alerts-and-dashboards"])
 
 
 def test_what_is_derived_in_deploy_is_up_to_date() -> None:

@@ -1,0 +1,84 @@
+"""Renderings of the Helm chart, for the tests that look at them."""
+
+import subprocess
+from functools import cache
+from typing import Any
+
+import yaml
+
+from tests import tools
+
+CHART = tools.REPOSITORY / "deploy" / "helm" / "gpuscale"
+MATRIX: dict[str, list[str]] = {
+    "defaults": [],
+    "exporter-only": ["controller.enabled=false"],
+    "controller-only": ["exporter.enabled=false"],
+    "service-monitor": [
+        "serviceMonitor.enabled=true",
+        "serviceMonitor.labels.release=kube-prometheus-stack",
+    ],
+    "pod-monitor": ["podMonitor.enabled=true"],
+    "alerts-and-dashboards": [
+        "prometheusRule.enabled=true",
+        "prometheusRule.runbookBaseUrl=https://wiki.example/gpuscale/",
+        "prometheusRule.disabled={GpuscaleGpuHot}",
+        "prometheusRule.alertLabels.team=ml",
+        "dashboards.enabled=true",
+    ],
+    "persistent": ["controller.persistence.enabled=true", "controller.persistence.size=5Gi"],
+    "existing-claim": [
+        "controller.persistence.enabled=true",
+        "controller.persistence.existingClaim=kept",
+    ],
+    "direct": [
+        "controller.directMode=true",
+        "controller.rbac.extraScaleTargets[0].apiGroup=leaderworkerset.x-k8s.io",
+        "controller.rbac.extraScaleTargets[0].resource=leaderworkersets",
+    ],
+    "some-namespaces": ["controller.config.kubernetes.namespaces={models,chat}"],
+    "closed-network": ["networkPolicy.enabled=true"],
+    "other-ports": [
+        "exporter.config.listen=0.0.0.0:9401",
+        "controller.config.listen=[::]:8081",
+        "controller.config.listen_grpc=:6001",
+    ],
+    "no-attribution": ["exporter.config.pod_resources.enabled=false"],
+    "everywhere": ["exporter.affinity=null", "exporter.priorityClassName="],
+    "named": [
+        "fullnameOverride=a-name-that-is-much-longer-than-any-sensible-name-of-a-release",
+        "image.registry=registry.example/",
+        "image.tag=1.2.3",
+        "image.pullSecrets[0].name=regcred",
+        "exporter.runtimeClassName=nvidia",
+        "commonLabels.owner=platform",
+    ],
+}
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    binary = tools.helm()
+    assert binary is not None
+    return subprocess.run(
+        [binary, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@cache
+def render(*settings: str) -> tuple[dict[str, Any], ...]:
+    """Every object that the chart makes of these `--set` values."""
+    flags = [part for setting in settings for part in ("--set", setting)]
+    done = helm("template", "gpuscale", str(CHART), "--namespace", "gpu-system", *flags)
+    assert done.returncode == 0, done.stderr
+    return tuple(document for document in yaml.safe_load_all(done.stdout) if document)
+
+
+def one(objects: tuple[dict[str, Any], ...], kind: str, suffix: str = "") -> dict[str, Any]:
+    found = [o for o in objects if o["kind"] == kind and o["metadata"]["name"].endswith(suffix)]
+    assert len(found) == 1, [(o["kind"], o["metadata"]["name"]) for o in objects]
+    return found[0]
+
+
+def container(workload: dict[str, Any]) -> dict[str, Any]:
+    (found,) = workload["spec"]["template"]["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found

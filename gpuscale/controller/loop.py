@@ -128,6 +128,8 @@ class Loop:
         self._memory = decide.initial_memory((), settings.tick_s)
         self._leads = LeadTimes()
         self._last: dict[str, SignalReading] = {}
+        self._begun: set[str] = set()
+        """Workloads that were read at least once."""
         self._answered: dict[str, int | None] = {}
         # Steps cost real time, whatever clock the controller lives by.
         self._stopwatch = SystemClock()
@@ -237,7 +239,10 @@ class Loop:
                 raise got
             if sentence is not None:
                 problems[target.key] = sentence
-                faults.setdefault(sentence, []).append(target.key)
+                # A rate needs two readings: that the first one lacks it is no fault.
+                if target.key in self._begun or not isinstance(got, SignalReading):
+                    faults.setdefault(sentence, []).append(target.key)
+        self._begun = self._begun & {t.key for t in targets} | fresh.keys()
         self._faults.replace("signal", faults)
         return fresh, problems
 

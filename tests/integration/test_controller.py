@@ -87,6 +87,19 @@ async def test_a_fault_is_logged_once_when_it_begins_and_once_when_it_ends() -> 
     assert well["faults"] == []
 
 
+async def test_a_first_reading_without_a_rate_is_no_fault_and_a_second_one_is() -> None:
+    async with running({"workloads": WORKLOADS}, signal=FakeSignal(demand={LLAMA: None})) as run:
+        with capture_logs() as logs:
+            await run.ticks(1)
+            first = list(logs)
+            _, one = await run.get("/api/v1/workloads/inference/llama")
+            await run.ticks(2)
+
+    assert [e for e in first if e["event"] == "fault began"] == []
+    assert "no counter" in one["problem"], "the page says it all the same"
+    assert [e["first"] for e in logs if e["event"] == "fault began"] == [[LLAMA]]
+
+
 async def test_one_failing_workload_does_not_stop_another() -> None:
     names = ("llama", "mixtral")
     signal = FakeSignal(demand={LLAMA: 60.0, "inference/mixtral": 60.0})

@@ -314,6 +314,8 @@ class Watch:
                     return False
             else:
                 began[name] = at
+                for failed in reading.errors:
+                    self._failures.count(name, failed)
                 reads[name] = _Read(reading=reading, wall=wall, monotonic=at)
                 if failing.pop(name, None) is not None:
                     self._say("read succeeded again", collector=name)

@@ -7,10 +7,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from gpuscale import runtime
+from gpuscale.clock import SystemClock
 from gpuscale.errors import DriverError, DriverMissing, DriverRestartRequired
 from gpuscale.exporter import sampler
 from gpuscale.exporter.daemon import Exporter
-from gpuscale.exporter.sample import DeviceSample, NodeSample
+from gpuscale.exporter.sample import Device, DeviceSample, NodeSample, Reading, Sample, Tier
 from tests.fakes.exporter import exporting, settings_of, until
 from tests.fakes.gpu import FakeDevice, FakeDriver, identity, lost
 from tests.fakes.node import values
@@ -263,3 +264,30 @@ async def test_slow_values_are_not_stale_between_their_readings() -> None:
     async with exporting(driver, settings_of(periods=periods, stale_after_s=0.2)) as exporter:
         await until(lambda: exporter.sample is not None and exporter.sample.cycles > 15)
         assert values(gpu(exporter, 0), "gpuscale_gpu_power_limit_watts") == [700.0]
+
+
+async def test_a_value_that_fails_beside_good_ones_is_counted() -> None:
+    """A collector that read something is not failing, and what it could not read is still told."""
+    driver = FakeDriver.of(1)
+
+    class Partly:
+        name = "partly"
+        tier = Tier.FAST
+        families = ("gpuscale_gpu_power_watts",)
+
+        def read(self, device: Device, state: dict[str, float], elapsed_s: float | None) -> Reading:
+            return Reading(
+                samples=(Sample(family="gpuscale_gpu_power_watts", value=1.0),),
+                errors=(DriverError("not permitted", code=4),),
+            )
+
+    reading = sampler.Sampler(driver, (Partly(),), settings=settings_of(), clock=SystemClock())
+    reading.start()
+    try:
+        await until(lambda: bool((seen := reading.observe()) and seen.collectors[0].errors))
+        observed = reading.observe()
+        assert observed is not None
+        assert observed.devices[0].up
+        assert observed.devices[0].samples
+    finally:
+        reading.stop(1.0)

@@ -31,7 +31,9 @@ def daily(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_json_goes_to_standard_output_and_nothing_else_does(daily: Path) -> None:
-    done = backtest(daily, "--cold-start", "60", "--format", "json", "--peak-replicas", 8)
+    done = backtest(
+        daily, "--cold-start", 60, "--to", 86_400 + 7200, "--format", "json", "--peak-replicas", 8
+    )
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
     assert document["trace"] == "generated_daily"

@@ -77,6 +77,9 @@ proto: $(VENV)/.development  ## generate the wire formats again
 dashboards: $(VENV)/.development  ## build the dashboards' JSON again
 	@$(BIN)/python dashboards/build.py
 
+chart: tools dashboards  ## copy alerts, dashboards and settings into the chart, render deploy/static again
+	@$(BIN)/python deploy/build.py
+
 check: lint types imports test  ## everything that must pass before a commit
 
 clean:  ## remove what was built here

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpuscale.config import ControllerSettings, ExporterSettings
+from gpuscale.settings import ControllerSettings, ExporterSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "deploy" / "helm" / "gpuscale"

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gpuscale import catalog, config
+from gpuscale import catalog, settings
 
 HERE = Path(__file__).parent
 
@@ -80,7 +80,7 @@ def _default(value: object) -> str:
 def _section(name: str, schema: dict[str, Any]) -> Iterator[str]:
     yield f"## {name}"
     yield ""
-    kind = getattr(config, name)
+    kind = getattr(settings, name)
     yield (inspect.getdoc(kind) or "").splitlines()[0]
     yield ""
     yield "| key | type | default | meaning |"
@@ -99,14 +99,14 @@ def configuration_page() -> str:
     out = [
         "# Configuration",
         "",
-        "Written from `gpuscale/config.py` by `make docs`. Each daemon takes one YAML file",
+        "Written from `gpuscale/settings.py` by `make docs`. Each daemon takes one YAML file",
         "(`--config FILE`); every key has a default unless it says **required**. Unknown keys, wrong",
         "types and values out of range are refused with one sentence. `gpuscale config check FILE`",
         "checks a file, `gpuscale config schema` prints the JSON Schema.",
         "",
     ]
     done: set[str] = set()
-    for root in (config.ExporterSettings, config.ControllerSettings):
+    for root in (settings.ExporterSettings, settings.ControllerSettings):
         (_,), components = msgspec.json.schema_components([root], ref_template="#/$defs/{name}")
         order = [root.__name__, *(n for n in components if n != root.__name__)]
         for name in order:

@@ -46,9 +46,10 @@ def exporter(
     """Publish the GPUs of this node and who holds them; options win over the settings file."""
     import os
 
-    from gpuscale.config import ExporterSettings, load
+    from gpuscale.config import load
     from gpuscale.exporter import daemon
     from gpuscale.runtime import exit_now
+    from gpuscale.settings import ExporterSettings
 
     settings = daemon.with_options(
         load(config, ExporterSettings),
@@ -165,8 +166,9 @@ def controller(
     log_format: str | None,
 ) -> None:
     """Forecast demand and ask for the replicas it needs; options win over the settings file."""
-    from gpuscale.config import ControllerSettings, load
+    from gpuscale.config import load
     from gpuscale.controller import daemon
+    from gpuscale.settings import ControllerSettings
 
     settings = daemon.with_options(
         load(config, ControllerSettings),
@@ -301,8 +303,9 @@ def scaledobject(
 
     import yaml
 
-    from gpuscale.config import ControllerSettings, load
+    from gpuscale.config import load
     from gpuscale.controller import scaledobject as manifests
+    from gpuscale.settings import ControllerSettings
 
     namespace, separator, name = workload.partition("/")
     if not (namespace and separator and name):

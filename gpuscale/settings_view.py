@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from gpuscale.config import ControllerSettings, ExporterSettings
 from gpuscale.errors import InputError
+from gpuscale.settings import ControllerSettings, ExporterSettings
 
 KINDS: dict[str, type[ExporterSettings] | type[ControllerSettings]] = {
     "exporter": ExporterSettings,

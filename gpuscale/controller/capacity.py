@@ -10,8 +10,8 @@ from typing import Literal
 
 import numpy as np
 
-from gpuscale.config import Policy
 from gpuscale.controller.domain import Floats
+from gpuscale.settings import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpuscale.clock import Clock
-from gpuscale.config import KubernetesSettings
 from gpuscale.controller import gateway as api
 from gpuscale.controller import inventory
 from gpuscale.controller.domain import ReplicaState, Target, Workload
@@ -21,6 +20,7 @@ from gpuscale.controller.gateway import Kinds, KubeGateway, Resource
 from gpuscale.controller.inventory import Pod, ScaleTarget
 from gpuscale.controller.watch import Cache, Timing
 from gpuscale.errors import ApiError
+from gpuscale.settings import KubernetesSettings
 
 CONTACT_MAX_S = 180.0
 """Twice the silence after which a watch is opened again: only a server that is gone reaches it."""

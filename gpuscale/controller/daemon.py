@@ -14,7 +14,7 @@ from aiohttp import web
 
 from gpuscale import __version__, httpd, log, runtime
 from gpuscale.clock import Clock, SystemClock
-from gpuscale.config import ControllerSettings, convert
+from gpuscale.config import convert
 from gpuscale.controller import declared, kube, metrics
 from gpuscale.controller.actuators.keda import STALE_AFTER_S, ExternalScaler
 from gpuscale.controller.actuators.scale import ScaleSubresource
@@ -37,6 +37,7 @@ from gpuscale.controller.signals.prometheus import PrometheusSignal
 from gpuscale.controller.signals.scrape import ScrapeSignal
 from gpuscale.controller.status import FleetStatus, Tally
 from gpuscale.controller.web import Page
+from gpuscale.settings import ControllerSettings
 
 STALE_TICKS = 4
 """A snapshot is no answer any more after four ticks, and never before STALE_AFTER_S: one late tick

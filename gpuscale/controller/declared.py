@@ -17,11 +17,11 @@ from fnmatch import fnmatchcase
 from operator import is_
 from typing import Any, NamedTuple
 
-from gpuscale.config import ControllerSettings, Policy, override
 from gpuscale.controller import trigger as triggers
 from gpuscale.controller.domain import Target, Workload
 from gpuscale.controller.trigger import NAME, quoted
 from gpuscale.errors import ConfigError
+from gpuscale.settings import ControllerSettings, Policy, override
 
 WORKLOADS_MAX = 20_000
 """Twice the fleet that one process is built for; beyond it declarations are refused, not half-served."""

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscale.config import Policy, Server
+from gpuscale.settings import Policy, Server
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -15,11 +15,11 @@ from typing import TypeVar
 import numpy as np
 
 from gpuscale import log
-from gpuscale.config import JournalSettings
 from gpuscale.controller.domain import Decision, Floats, Hold
 from gpuscale.controller.records import DEMAND_STEP_S, DemandRow, Records
 from gpuscale.controller.status import FleetStatus
 from gpuscale.errors import InputError
+from gpuscale.settings import JournalSettings
 
 REPEAT_S = 900.0
 """An unchanged outcome is written again this often, so that its numbers can be looked up later."""

@@ -17,7 +17,6 @@ import aiohttp
 import msgspec
 
 from gpuscale.clock import Clock
-from gpuscale.config import KubernetesSettings
 from gpuscale.controller.gateway import KubeGateway, Throttled
 from gpuscale.errors import (
     ApiConflict,
@@ -29,6 +28,7 @@ from gpuscale.errors import (
     ConfigError,
     foreign,
 )
+from gpuscale.settings import KubernetesSettings
 
 BODY_BYTES_MAX = 128 * 2**20
 """A page of 500 pods takes 10 MB; beyond this the answer is not one."""

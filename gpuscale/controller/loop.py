@@ -15,7 +15,6 @@ import numpy as np
 
 from gpuscale import log
 from gpuscale.clock import Clock, SystemClock
-from gpuscale.config import ControllerSettings
 from gpuscale.controller import answer, decide
 from gpuscale.controller.backfill import Backfill
 from gpuscale.controller.capacity import Capacity, capacity
@@ -35,6 +34,7 @@ from gpuscale.controller.leadtime import LeadTime, LeadTimes
 from gpuscale.controller.observe import observation_of, target_of
 from gpuscale.controller.status import FleetStatus, Ring, Tally, whole
 from gpuscale.errors import ApiError, GpuscaleError
+from gpuscale.settings import ControllerSettings
 
 HPA_SYNC_S = 15.0
 """Period of the HPA's loop (kube-controller-manager's default): what may pass until it acts on an answer."""

@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gpuscale.config import ControllerSettings, override
 from gpuscale.controller import trigger
 from gpuscale.controller.domain import Target, Workload
 from gpuscale.errors import ConfigError, InputError
+from gpuscale.settings import ControllerSettings, override
 
 ADDRESS = "gpuscale-grpc.gpuscale.svc:6000"
 """The chart's headless service, in a release and a namespace called gpuscale."""

@@ -9,7 +9,6 @@ from typing import Any
 
 from gpuscale import config, runtime
 from gpuscale.clock import SystemClock
-from gpuscale.config import ControllerSettings, ExporterSettings
 from gpuscale.controller import explain, scaledobject
 from gpuscale.controller.daemon import Controller
 from gpuscale.controller.domain import Decision, Hold
@@ -20,6 +19,7 @@ from gpuscale.demo.time import VirtualClock
 from gpuscale.demo.world import ClusterView, PodPages, SignalWithPast
 from gpuscale.exporter import simulated
 from gpuscale.exporter.daemon import Exporter
+from gpuscale.settings import ControllerSettings, ExporterSettings
 from gpuscale.simulation.cluster import SimulatedCluster
 from gpuscale.simulation.hpa import Hpa, HpaBehavior
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuscale import config, workload
-from gpuscale.config import ControllerSettings
+from gpuscale.settings import ControllerSettings
 from gpuscale.simulation.cluster import SimulatedWorkload
 
 EPOCH = 1_767_571_200.0

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from gpuscale import __version__, httpd, log, runtime
 from gpuscale.clock import Clock, SystemClock
-from gpuscale.config import ExporterSettings, convert
+from gpuscale.config import convert
 from gpuscale.errors import ConfigError, SourceError
 from gpuscale.exporter import attribution, dcgm, exposition, simulated
 from gpuscale.exporter.collectors import COLLECTORS
@@ -28,6 +28,7 @@ from gpuscale.exporter.sample import (
     NodeSample,
 )
 from gpuscale.exporter.sampler import Observed, Sampler
+from gpuscale.settings import ExporterSettings
 
 STOP_WAIT_S = 0.5
 """How long the driver may take to be closed at the end; a call that hangs is left to the process's end."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from gpuscale import log
 from gpuscale.clock import Clock
-from gpuscale.config import ExporterSettings
 from gpuscale.errors import DriverError, DriverMissing, DriverRestartRequired
 from gpuscale.exporter.sample import (
     Collector,
@@ -26,6 +25,7 @@ from gpuscale.exporter.sample import (
     Identity,
 )
 from gpuscale.exporter.watch import Calls, Failures, Watch
+from gpuscale.settings import ExporterSettings
 
 BACKOFF_MIN_S = 1.0
 BACKOFF_MAX_S = 60.0

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 from gpuscale import log
 from gpuscale.clock import Clock
-from gpuscale.config import ExporterSettings
 from gpuscale.errors import (
     DeviceLost,
     DriverError,
@@ -24,6 +23,7 @@ from gpuscale.errors import (
     NotSupported,
 )
 from gpuscale.exporter.sample import Collector, Device, DeviceSample, Identity, Reading, Tier
+from gpuscale.settings import ExporterSettings
 
 ERROR_KINDS: tuple[tuple[type[DriverError], str], ...] = (
     (NotSupported, "not_supported"),

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from gpuscale.config import Policy
 from gpuscale.controller.domain import Floats
 from gpuscale.controller.fleet import DRAIN_S, Outcome
 from gpuscale.errors import InputError, foreign
+from gpuscale.settings import Policy
 from gpuscale.simulation import peers, trace
 from gpuscale.simulation.engine import Case, Decider, Entry, Production, Totals, run
 from gpuscale.simulation.report import Backtest, Run, Timeline, score

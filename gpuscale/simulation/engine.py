@@ -15,7 +15,6 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from gpuscale.config import Policy
 from gpuscale.controller.domain import (
     Bools,
     FleetDecision,
@@ -24,6 +23,7 @@ from gpuscale.controller.domain import (
     Floats,
 )
 from gpuscale.controller.fleet import Fleet, Outcome
+from gpuscale.settings import Policy
 
 WINDOW_START_S = 2646 * 7 * 86_400.0
 """Unix seconds at which every case's window begins for `decide`, which has one `now` for all: whole

@@ -135,7 +135,8 @@ def test_options_win_over_the_settings_file(tmp_path: Path) -> None:
 
 HANGING = """
 import sys, threading
-from gpuscale.config import ExporterSettings, convert
+from gpuscale.config import convert
+from gpuscale.settings import ExporterSettings
 from gpuscale.exporter import daemon
 from gpuscale.runtime import exit_now
 from tests.fakes.gpu import FakeDriver

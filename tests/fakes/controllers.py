@@ -9,11 +9,11 @@ import aiohttp
 import grpc
 
 from gpuscale import config, runtime
-from gpuscale.config import ControllerSettings
 from gpuscale.controller.daemon import Cluster, Controller
 from gpuscale.controller.domain import Scaler, Snapshot
 from gpuscale.proto import externalscaler_pb2 as pb
 from gpuscale.proto.externalscaler_pb2_grpc import ExternalScalerStub
+from gpuscale.settings import ControllerSettings
 from tests.fakes.clock import ManualClock
 from tests.fakes.signal import FakeSignal
 

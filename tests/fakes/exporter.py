@@ -7,9 +7,10 @@ from typing import Any
 
 from gpuscale import runtime
 from gpuscale.clock import SystemClock
-from gpuscale.config import ExporterSettings, convert
+from gpuscale.config import convert
 from gpuscale.exporter.daemon import Exporter
 from gpuscale.exporter.sample import Driver
+from gpuscale.settings import ExporterSettings
 
 FAST_S = 0.05
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpuscale.config import Policy
 from gpuscale.controller import decide
 from gpuscale.controller.answer import snapshot
 from gpuscale.controller.capacity import capacity
@@ -12,6 +11,7 @@ from gpuscale.controller.domain import ReplicaState, SignalReading, Workload
 from gpuscale.controller.leadtime import LeadTimes
 from gpuscale.controller.observe import observation_of
 from gpuscale.controller.status import FleetStatus
+from gpuscale.settings import Policy
 
 NOW = 1_700_000_000.0
 TICK_S = 15.0

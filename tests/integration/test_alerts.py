@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuscale.config import ControllerSettings, Policy
+from gpuscale.settings import ControllerSettings, Policy
 from tests import promql, tools
 
 FOLDER = tools.REPOSITORY / "alerts"

@@ -11,8 +11,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from gpuscale.config import ControllerSettings, ExporterSettings, JournalSettings, load
+from gpuscale.config import load
 from gpuscale.controller import scaledobject
+from gpuscale.settings import ControllerSettings, ExporterSettings, JournalSettings
 from tests import tools
 from tests.chart import CHART, MATRIX, container, helm, one, render
 

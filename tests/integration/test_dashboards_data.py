@@ -17,10 +17,10 @@ import aiohttp
 import pytest
 
 from gpuscale import httpd
-from gpuscale.config import Policy
 from gpuscale.controller import decide, metrics
 from gpuscale.controller.domain import ReplicaState
 from gpuscale.controller.status import FleetStatus, Tally
+from gpuscale.settings import Policy
 from tests import tools
 from tests.fakes import statuses
 from tests.fakes.kubelet import FakeKubelet

@@ -6,11 +6,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gpuscale.config import ExporterSettings
 from gpuscale.errors import SourceMalformed, SourceRefused, SourceUnreachable
 from gpuscale.exporter.daemon import Exporter
 from gpuscale.exporter.podresources import ANSWER_BYTES_MAX, HeldDevice, PodResources
 from gpuscale.exporter.sample import AttributionState
+from gpuscale.settings import ExporterSettings
 from tests.fakes.exporter import exporting, settings_of, until
 from tests.fakes.gpu import FakeDriver, identity
 from tests.fakes.kubelet import FakeKubelet

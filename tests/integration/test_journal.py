@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from gpuscale.config import JournalSettings
 from gpuscale.controller import decide
 from gpuscale.controller import journal as journals
 from gpuscale.controller.domain import Decision, Hold
 from gpuscale.controller.journal import Journal
 from gpuscale.controller.records import DemandRow, Records
 from gpuscale.errors import InputError
+from gpuscale.settings import JournalSettings
 from tests.fakes.statuses import NOW, TICK_S, status_of
 
 KEY = "inference/llama"

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from gpuscale.clock import SystemClock
-from gpuscale.config import KubernetesSettings, Policy
 from gpuscale.controller import kube
 from gpuscale.controller.actuators.scale import ScaleSubresource
 from gpuscale.controller.cluster import KubeCluster
@@ -27,6 +26,7 @@ from gpuscale.errors import (
     ApiUnreachable,
     ConfigError,
 )
+from gpuscale.settings import KubernetesSettings, Policy
 from tests.fakes.kube import FakeKube, Fault
 
 HURRY = Timing(

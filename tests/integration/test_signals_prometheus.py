@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from gpuscale.config import PrometheusSettings, Server
 from gpuscale.controller.domain import SignalReading, SignalTarget
 from gpuscale.controller.signals.prometheus import PrometheusSignal
 from gpuscale.errors import SourceMalformed, SourceUnreachable
+from gpuscale.settings import PrometheusSettings, Server
 from tests import tools
 from tests.fakes.inference import Fleet
 from tests.fakes.pods import demand_of

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuscale.config import PrometheusSettings
 from gpuscale.controller.domain import SignalReading, SignalTarget
 from gpuscale.controller.signals import prometheus
 from gpuscale.controller.signals.prometheus import PrometheusSignal
 from gpuscale.errors import SourceError, SourceMalformed, SourceRefused, SourceUnreachable
+from gpuscale.settings import PrometheusSettings
 from tests.fakes.prometheus import FakePrometheus, free_port, vector
 
 NOW = 1_700_000_000.0

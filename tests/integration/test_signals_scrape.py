@@ -11,10 +11,10 @@ import pytest
 from aiohttp import web
 
 from gpuscale.clock import SystemClock
-from gpuscale.config import ScrapeSettings
 from gpuscale.controller.domain import SignalReading, SignalTarget
 from gpuscale.controller.signals.scrape import ScrapeSignal
 from gpuscale.errors import SourceError, SourceMalformed, SourceRefused, SourceUnreachable
+from gpuscale.settings import ScrapeSettings
 from tests.fakes.inference import Fleet
 from tests.fakes.pods import Kind, demand_of
 from tests.fakes.prometheus import free_port

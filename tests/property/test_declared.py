@@ -5,9 +5,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscale.config import ControllerSettings, Policy
 from gpuscale.controller import inventory, trigger
 from gpuscale.controller.declared import declared
+from gpuscale.settings import ControllerSettings, Policy
 
 SETTINGS = ControllerSettings(policies={"chat": Policy(namespaces=("llm",))})
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscale import config
-from gpuscale.config import ControllerSettings, ExporterSettings, Policy
 from gpuscale.errors import ConfigError
+from gpuscale.settings import ControllerSettings, ExporterSettings, Policy
 
 FAULTS = [
     (ExporterSettings, "listn: ':1'", "unknown key `listn`"),

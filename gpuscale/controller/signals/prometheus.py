@@ -17,7 +17,6 @@ import numpy as np
 from yarl import URL
 
 from gpuscale import log
-from gpuscale.config import PrometheusSettings
 from gpuscale.controller.demand import clean
 from gpuscale.controller.domain import Floats, SignalReading, SignalTarget
 from gpuscale.controller.servers import SERVERS
@@ -29,6 +28,7 @@ from gpuscale.errors import (
     SourceUnreachable,
     foreign,
 )
+from gpuscale.settings import PrometheusSettings
 
 QUERY_BYTES_MAX = 12_000
 """Of one query's text: VictoriaMetrics refuses more than 16 KiB, and a proxy may sooner."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import aiohttp
 
 from gpuscale.clock import Clock
-from gpuscale.config import ScrapeSettings
 from gpuscale.controller.demand import DemandState, PodSample, update
 from gpuscale.controller.domain import Floats, SignalReading, SignalTarget
 from gpuscale.controller.servers import SERVERS
@@ -25,6 +24,7 @@ from gpuscale.errors import (
     SourceUnreachable,
     foreign,
 )
+from gpuscale.settings import ScrapeSettings
 
 DEADLINE_S = 10.0
 """All pages of one tick together, below the default tick: pods not read by then count as silent."""

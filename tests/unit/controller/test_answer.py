@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuscale.config import Policy
 from gpuscale.controller import answer
 from gpuscale.controller.domain import (
     Answer,
@@ -19,6 +18,7 @@ from gpuscale.controller.domain import (
     ReplicaState,
     Workload,
 )
+from gpuscale.settings import Policy
 from tests.fakes.decider import UNKNOWN
 
 KEY = "llm/llama"

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from gpuscale.config import ControllerSettings, Policy, ScaleTarget, WorkloadSettings
 from gpuscale.controller.declared import Declarations, Declared, declared, pause_of
 from gpuscale.controller.domain import Target
+from gpuscale.settings import ControllerSettings, Policy, ScaleTarget, WorkloadSettings
 
 HOST = "gpuscale-grpc.gpuscale.svc:6000"
 SETTINGS = ControllerSettings(

@@ -3,10 +3,10 @@
 from prometheus_client.core import Metric
 
 from gpuscale import catalog
-from gpuscale.config import Policy
 from gpuscale.controller import decide, metrics
 from gpuscale.controller.domain import Decision, ReplicaState
 from gpuscale.controller.status import FleetStatus, Tally
+from gpuscale.settings import Policy
 from tests.fakes.statuses import NOW, TICK_S, status_of, workload
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from gpuscale.config import Policy
 from gpuscale.controller.domain import FleetObservation, ReplicaState, SignalReading
 from gpuscale.controller.observe import coverage_of, observation_of, target_of
+from gpuscale.settings import Policy
 from tests.fakes.cluster import replica_state
 from tests.fakes.statuses import NOW, TICK_S, workload
 

@@ -10,10 +10,10 @@ import yaml
 from click.testing import CliRunner
 
 from gpuscale.cli import cli
-from gpuscale.config import ControllerSettings, Policy, ScaleTarget, WorkloadSettings
 from gpuscale.controller.declared import declared
 from gpuscale.controller.scaledobject import declare, scaledobject
 from gpuscale.errors import ConfigError, InputError
+from gpuscale.settings import ControllerSettings, Policy, ScaleTarget, WorkloadSettings
 from tests.tools import REPOSITORY
 
 CRD = REPOSITORY.parent / "shared" / "keda-crds" / "keda.sh_scaledobjects.yaml"

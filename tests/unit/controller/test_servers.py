@@ -7,12 +7,12 @@ from typing import get_args
 import promql_parser
 import pytest
 
-from gpuscale.config import Server
 from gpuscale.controller.domain import SignalTarget
 from gpuscale.controller.servers import SERVERS
 from gpuscale.controller.servers.promql import Watch, expressions, reading
 from gpuscale.controller.servers.table import SERIES_MAX, parse, pod_sample, wanted
 from gpuscale.errors import SourceMalformed
+from gpuscale.settings import Server
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 

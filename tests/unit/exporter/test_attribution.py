@@ -2,7 +2,6 @@
 
 import pytest
 
-from gpuscale.config import PodResourcesSettings
 from gpuscale.exporter.attribution import (
     ALLOCATIONS_MAX,
     Attributed,
@@ -10,6 +9,7 @@ from gpuscale.exporter.attribution import (
     single_holder,
 )
 from gpuscale.exporter.podresources import HeldDevice
+from gpuscale.settings import PodResourcesSettings
 from tests.fakes.gpu import identity
 from tests.fakes.node import allocation
 

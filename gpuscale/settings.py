@@ -1,0 +1,412 @@
+"""What can be set, and to what: one frozen struct per concern, its ranges and meanings beside each field.
+
+`config.load(path, ExporterSettings)` or `config.load(path, ControllerSettings)` reads a file.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gpuscale.config import (
+    DnsName,
+    HttpUrl,
+    Listen,
+    MetricsPath,
+    Ratio,
+    Seconds,
+    Strict,
+    convert,
+)
+from gpuscale.errors import ConfigError
+
+
+class LogSettings(Strict, frozen=True, kw_only=True):
+    """What is logged, on standard error."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Least level logged.")
+    ] = "info"
+    format: Annotated[
+        Literal["json", "console"],
+        Meta(description="One JSON object per line, or text for people."),
+    ] = "json"
+
+
+class PeriodSettings(Strict, frozen=True, kw_only=True):
+    """How often each tier of values is read from NVML."""
+
+    fast_s: Annotated[Seconds, Meta(description="Utilization, memory copy, memory and power.")] = (
+        1.0
+    )
+    medium_s: Annotated[Seconds, Meta(description="Temperatures and energy.")] = 10.0
+    slow_s: Annotated[
+        Seconds,
+        Meta(description="Inventory and power limits; a new GPU is seen this late at most."),
+    ] = 60.0
+
+
+class PodResourcesSettings(Strict, frozen=True, kw_only=True):
+    """Who holds which GPU, from the kubelet's PodResources API."""
+
+    enabled: Annotated[bool, Meta(description="Attribute GPUs to pods.")] = True
+    socket: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=100,
+            description="Path of the kubelet's socket; mount its directory, since the kubelet recreates the file.",
+        ),
+    ] = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    period_s: Annotated[Seconds, Meta(description="One List call per period.")] = 5.0
+    timeout_s: Annotated[
+        Seconds, Meta(description="A kubelet that does not answer in this time counts as down.")
+    ] = 3.0
+    resources: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...],
+        Meta(max_length=32, description="Regular expressions of the resource names that are GPUs."),
+    ] = (r"^nvidia\.com/(gpu|gpu\.shared|mig-.+)$",)
+
+
+class DcgmSettings(Strict, frozen=True, kw_only=True):
+    """Series under dcgm-exporter's names, so that its dashboards and queries go on working."""
+
+    enabled: Annotated[bool, Meta(description="Publish the DCGM_FI_* series.")] = True
+    hostname_label: Annotated[
+        Literal["Hostname", "hostname"],
+        Meta(
+            description="Spelling of the host label; dcgm-exporter changed it from Hostname to hostname in 2026."
+        ),
+    ] = "Hostname"
+
+
+class ExporterSettings(Strict, frozen=True, kw_only=True):
+    """Settings of `gpuscale exporter`."""
+
+    listen: Annotated[Listen, Meta(description="Address of the HTTP server, HOST:PORT.")] = ":9400"
+    nvml: Annotated[
+        str,
+        Meta(
+            pattern=r"^(auto|off|simulated:[a-z0-9-]+x[0-9]{1,2})$",
+            description="auto loads libnvidia-ml.so.1; off never touches the driver; simulated:h100x8 invents eight H100.",
+        ),
+    ] = "auto"
+    node_name: Annotated[
+        str | None,
+        Meta(
+            description="Name of this node in labels; default the environment's NODE_NAME, else the host name."
+        ),
+    ] = None
+    periods: Annotated[PeriodSettings, Meta(description="How often values are read.")] = (
+        PeriodSettings()
+    )
+    call_deadline_s: Annotated[
+        Seconds,
+        Meta(
+            description="An NVML call longer than this is named in the log and its GPU reported down until it returns."
+        ),
+    ] = 5.0
+    stale_after_s: Annotated[
+        Seconds, Meta(description="Values older than this are no longer published.")
+    ] = 30.0
+    pod_resources: Annotated[
+        PodResourcesSettings, Meta(description="Attribution of GPUs to pods.")
+    ] = PodResourcesSettings()
+    dcgm: Annotated[DcgmSettings, Meta(description="DCGM-compatible series.")] = DcgmSettings()
+    log: Annotated[LogSettings, Meta(description="Logging.")] = LogSettings()
+
+
+Server = Literal["vllm", "triton"]
+"""Inference servers that have a table in controller/servers/."""
+
+
+class Policy(Strict, frozen=True, kw_only=True):
+    """How one workload is scaled. Every field can be set in `defaults`, in a named policy or on a workload."""
+
+    server: Annotated[
+        Server, Meta(description="Inference server, whose metric names are looked up.")
+    ] = "vllm"
+    mode: Annotated[
+        Literal["shadow", "act"],
+        Meta(
+            description="shadow computes, exports and explains, and moves nothing; act moves replicas."
+        ),
+    ] = "shadow"
+    risk: Annotated[
+        float,
+        Meta(
+            gt=0,
+            lt=1,
+            description="The newsvendor fractile: a late request is priced risk / (1 - risk) times the idle replica time it would have taken.",
+        ),
+    ] = 10 / 11
+    min_replicas: Annotated[int, Meta(ge=0, le=100_000, description="Never fewer.")] = 1
+    max_replicas: Annotated[int, Meta(ge=1, le=100_000, description="Never more.")] = 100
+    capacity: Annotated[
+        Annotated[float, Meta(gt=0, le=1e9)] | None,
+        Meta(
+            description="Requests per second that one ready replica carries at full load. Without it no plan can be made until it is learned."
+        ),
+    ] = None
+    start_time_s: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds from asking for a replica to its first served request, until it is learned from the pods."
+        ),
+    ] = 180.0
+    headroom: Annotated[
+        float,
+        Meta(
+            ge=0,
+            lt=1,
+            description="Share of each replica's capacity that is never planned with, since real servers queue within themselves.",
+        ),
+    ] = 0.0
+    step_up_max: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Most replicas added in one decision; none for no limit."),
+    ] = None
+    step_down_max: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Most replicas removed in one decision; none for no limit."),
+    ] = None
+    dwell_s: Annotated[
+        float,
+        Meta(
+            ge=0, le=86_400, description="Seconds after a rise during which nothing is scaled down."
+        ),
+    ] = 60.0
+    stale_after_s: Annotated[
+        Seconds, Meta(description="A signal older than this is stale: the last answer is held.")
+    ] = 45.0
+    hold_s: Annotated[
+        Seconds,
+        Meta(
+            description="A stale signal is held this long; then the answer is an error and the HPA holds."
+        ),
+    ] = 300.0
+    coverage_min: Annotated[
+        Ratio, Meta(description="Share of the pods that must have answered for a scale-down.")
+    ] = 0.9
+    selector: Annotated[
+        str,
+        Meta(
+            max_length=1024,
+            description="PromQL label matchers of the workload's series; {namespace} and {name} are replaced.",
+        ),
+    ] = 'namespace="{namespace}",pod=~"{name}-.+"'
+    metrics_port: Annotated[
+        Annotated[int, Meta(ge=1, le=65_535)] | None,
+        Meta(
+            description="Port of the pods' metrics page when they are scraped directly; default the server's own (vLLM 8000, Triton 8002)."
+        ),
+    ] = None
+    metrics_path: Annotated[
+        MetricsPath, Meta(description="Path of the pods' metrics page when scraped directly.")
+    ] = "/metrics"
+    namespaces: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=253)], ...],
+        Meta(
+            max_length=64,
+            description="Globs of the namespaces whose ScaledObjects may name this policy.",
+        ),
+    ] = ("*",)
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that exclude each other."""
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(
+                f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}: "
+                "lower the one or raise the other"
+            )
+        if self.hold_s < self.stale_after_s:
+            raise ValueError(
+                f"hold_s {self.hold_s:g} is below stale_after_s {self.stale_after_s:g}: "
+                "a signal cannot be given up before it is stale"
+            )
+
+
+class ScaleTarget(Strict, frozen=True, kw_only=True):
+    """The object whose scale subresource is written in direct mode."""
+
+    api_version: Annotated[
+        str, Meta(pattern=r"^([a-z0-9.-]+/)?v[a-z0-9]+$", description="As in the object.")
+    ] = "apps/v1"
+    kind: Annotated[
+        str, Meta(pattern=r"^[A-Z][A-Za-z0-9]+$", description="Any kind with a scale subresource.")
+    ] = "Deployment"
+    name: Annotated[DnsName, Meta(description="Its name.")]
+
+
+class WorkloadSettings(Strict, frozen=True, kw_only=True):
+    """One workload declared in the file (a ScaledObject declares itself)."""
+
+    namespace: Annotated[DnsName, Meta(description="Namespace of the workload.")]
+    name: Annotated[
+        DnsName, Meta(description="Name of the workload; with the namespace its identity.")
+    ]
+    policy: Annotated[
+        str | None, Meta(description="Name of a policy under `policies`; default `defaults`.")
+    ] = None
+    overrides: Annotated[
+        dict[str, Any],
+        Meta(description="Fields of the policy that differ for this workload."),
+    ] = {}
+    target: Annotated[
+        ScaleTarget | None,
+        Meta(description="Object to scale directly (no KEDA). None: only answered over gRPC."),
+    ] = None
+    endpoints: Annotated[
+        tuple[HttpUrl, ...],
+        Meta(
+            max_length=1024,
+            description="Metrics pages of the pods, scraped directly; default the pods of the target, from the API server.",
+        ),
+    ] = ()
+
+
+class PrometheusSettings(Strict, frozen=True, kw_only=True):
+    """A server that speaks the Prometheus query API (Prometheus, Thanos, Mimir, VictoriaMetrics)."""
+
+    url: Annotated[HttpUrl, Meta(description="Base address, without /api/v1.")]
+    timeout_s: Annotated[Seconds, Meta(description="Longest wait for one query.")] = 5.0
+    rate_window_s: Annotated[
+        Seconds, Meta(description="Window of rates; at least four scrape intervals.")
+    ] = 60.0
+    bearer_token_file: Annotated[
+        str | None, Meta(description="File with a token, read again at each query.")
+    ] = None
+    backfill_s: Annotated[
+        float,
+        Meta(ge=0, le=60 * 86_400, description="History read at start; 0 for none."),
+    ] = 14 * 86_400.0
+    backfill_step_s: Annotated[Seconds, Meta(description="Step of the history read at start.")] = (
+        60.0
+    )
+
+
+class ScrapeSettings(Strict, frozen=True, kw_only=True):
+    """Direct scraping of the inference pods, used where no Prometheus is named."""
+
+    timeout_s: Annotated[Seconds, Meta(description="Longest wait for one page.")] = 3.0
+    bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            le=256 * 2**20,
+            description="Largest page read; beyond it the pod counts as silent.",
+        ),
+    ] = 8 * 2**20
+    concurrency_max: Annotated[
+        int, Meta(ge=1, le=1024, description="Pages read at the same time.")
+    ] = 32
+
+
+class KubernetesSettings(Strict, frozen=True, kw_only=True):
+    """The API server: pods, ScaledObjects and the scale subresource."""
+
+    enabled: Annotated[
+        Literal["auto", "on", "off"],
+        Meta(
+            description="auto: when a cluster's credentials are found. off: workloads from the file only."
+        ),
+    ] = "auto"
+    kubeconfig: Annotated[
+        str | None,
+        Meta(
+            description="Path of a kubeconfig; default the pod's service account, else the environment's KUBECONFIG."
+        ),
+    ] = None
+    context: Annotated[str | None, Meta(description="Context in the kubeconfig.")] = None
+    timeout_s: Annotated[Seconds, Meta(description="Longest wait for one call.")] = 10.0
+    namespaces: Annotated[
+        tuple[DnsName, ...],
+        Meta(max_length=256, description="Namespaces watched; none for all of them."),
+    ] = ()
+
+
+class JournalSettings(Strict, frozen=True, kw_only=True):
+    """The record of observations and decisions (SQLite)."""
+
+    path: Annotated[
+        str | None, Meta(description="File; none keeps the journal in memory, lost at exit.")
+    ] = None
+    keep_s: Annotated[
+        float, Meta(gt=0, le=366 * 86_400, description="Records older than this are deleted.")
+    ] = 14 * 86_400.0
+
+
+class ControllerSettings(Strict, frozen=True, kw_only=True):
+    """Settings of `gpuscale controller`."""
+
+    listen: Annotated[
+        Listen, Meta(description="Address of the page, the API and /metrics, HOST:PORT.")
+    ] = ":8080"
+    listen_grpc: Annotated[
+        Listen, Meta(description="Address of KEDA's external scaler, HOST:PORT.")
+    ] = ":6000"
+    tick_s: Annotated[float, Meta(ge=1, le=300, description="Seconds between two decisions.")] = (
+        15.0
+    )
+    prometheus: Annotated[
+        PrometheusSettings | None,
+        Meta(description="Where signals come from; none scrapes the pods directly."),
+    ] = None
+    scrape: Annotated[ScrapeSettings, Meta(description="Direct scraping.")] = ScrapeSettings()
+    kubernetes: Annotated[KubernetesSettings, Meta(description="The API server.")] = (
+        KubernetesSettings()
+    )
+    journal: Annotated[JournalSettings, Meta(description="The record of decisions.")] = (
+        JournalSettings()
+    )
+    defaults: Annotated[Policy, Meta(description="Policy of workloads that name none.")] = Policy()
+    policies: Annotated[
+        dict[str, Policy],
+        Meta(
+            max_length=1000,
+            description="Policies by name; each stands alone: fields left out have the documented default.",
+        ),
+    ] = {}
+    workloads: Annotated[
+        tuple[WorkloadSettings, ...],
+        Meta(
+            max_length=20_000, description="Workloads declared here rather than by a ScaledObject."
+        ),
+    ] = ()
+    log: Annotated[LogSettings, Meta(description="Logging.")] = LogSettings()
+
+    def __post_init__(self) -> None:
+        """Check what crosses fields: every named policy exists, every workload stands once."""
+        seen: set[str] = set()
+        for i, workload in enumerate(self.workloads):
+            key = f"{workload.namespace}/{workload.name}"
+            if key in seen:
+                raise ValueError(f"workloads[{i}]: {key} stands twice: remove one")
+            seen.add(key)
+            try:
+                self.policy_of(workload)
+            except ConfigError as error:
+                raise ValueError(f"workloads[{i}] ({key}): {error}") from error
+
+    def policy_named(self, name: str | None) -> Policy:
+        """The policy of that name, `defaults` for None. Raises ConfigError where there is none."""
+        if name is None:
+            return self.defaults
+        if name not in self.policies:
+            known = ", ".join(sorted(self.policies)[:20]) or "none is defined"
+            raise ConfigError(
+                f"policy {name!r} is not defined: define it under policies, or name one of: {known}"
+            )
+        return self.policies[name]
+
+    def policy_of(self, workload: WorkloadSettings) -> Policy:
+        """The workload's policy with its overrides applied. Raises ConfigError naming the field."""
+        return override(self.policy_named(workload.policy), workload.overrides)
+
+
+def override(policy: Policy, fields: dict[str, Any]) -> Policy:
+    """`policy` with some fields replaced, validated as a whole. Raises ConfigError naming the field."""
+    if not fields:
+        return policy
+    merged = {**msgspec.to_builtins(policy), **fields}
+    return convert(merged, Policy, where="overrides")

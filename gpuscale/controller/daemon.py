@@ -283,14 +283,15 @@ class _Surroundings:
         kube: KubeCluster | None,
         journal: Journal,
     ) -> None:
-        self._settings = settings
+        self._declarations = declared.Declarations(settings)
         self._cluster = cluster
         self._kube = kube
         self._journal = journal
 
     def declared(self) -> declared.Declared:
-        objects = () if self._cluster is None else self._cluster.scaled_objects()
-        return declared.declared(self._settings, objects)
+        return self._declarations.read(
+            () if self._cluster is None else self._cluster.scaled_objects()
+        )
 
     def replicas(self, workloads: Sequence[Workload]) -> Mapping[str, ReplicaState]:
         return {} if self._cluster is None else self._cluster.replicas(workloads)

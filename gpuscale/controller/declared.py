@@ -87,13 +87,6 @@ class Declarations:
         return self._last
 
 
-def declared(
-    settings: ControllerSettings, scaled_objects: Iterable[Mapping[str, object]] = ()
-) -> Declared:
-    """`Declarations.read`, once."""
-    return Declarations(settings).read(scaled_objects)
-
-
 def _collect(from_file: Iterable[Workload], reads: Sequence["_Read"]) -> Declared:
     scaled_by = {read.scales: read.key for read in reads if read.scales is not None}
     workloads: dict[str, Workload] = {}

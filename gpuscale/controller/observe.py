@@ -49,13 +49,14 @@ def target_of(workload: Workload, state: ReplicaState | None) -> SignalTarget:
 
 
 def selector_of(workload: Workload) -> str:
-    """The policy's label matchers with the workload's namespace and name filled in.
+    """The policy's label matchers with the namespace and the name of the scale target filled in.
 
-    Only the two placeholders are replaced: braces of a regular expression stay as they are.
+    Pods are named after the target; a ScaledObject may be called otherwise. Without a target the
+    workload's own name stands in. Only the two placeholders are replaced: braces of a regular expression stay as they are.
     """
-    return workload.policy.selector.replace("{namespace}", workload.namespace).replace(
-        "{name}", workload.name
-    )
+    name = workload.name if workload.target is None else workload.target.name
+    selector = workload.policy.selector.replace("{namespace}", workload.namespace)
+    return selector.replace("{name}", name)
 
 
 def observation_of(

@@ -1,13 +1,21 @@
 """Whatever stands in a ScaledObject, reading it ends in a workload or a sentence, and never in an address to call."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscale.controller import inventory, trigger
-from gpuscale.controller.declared import declared
+from gpuscale.controller.declared import Declarations, Declared
 from gpuscale.settings import ControllerSettings, Policy
+
+
+def declared(
+    settings: ControllerSettings, objects: Iterable[Mapping[str, object]] = ()
+) -> Declared:
+    return Declarations(settings).read(objects)
+
 
 SETTINGS = ControllerSettings(policies={"chat": Policy(namespaces=("llm",))})
 

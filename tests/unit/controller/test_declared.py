@@ -1,12 +1,20 @@
 """Workloads from the settings file and from ScaledObjects: what is taken, what is refused, and in which words."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
 
-from gpuscale.controller.declared import Declarations, Declared, declared, pause_of
+from gpuscale.controller.declared import Declarations, Declared, pause_of
 from gpuscale.controller.domain import Target
 from gpuscale.settings import ControllerSettings, Policy, ScaleTarget, WorkloadSettings
+
+
+def declared(
+    settings: ControllerSettings, objects: Iterable[Mapping[str, object]] = ()
+) -> Declared:
+    return Declarations(settings).read(objects)
+
 
 HOST = "gpuscale-grpc.gpuscale.svc:6000"
 SETTINGS = ControllerSettings(

@@ -1,9 +1,11 @@
 """From readings to arrays: what a source did not give is unknown, and nothing is filled in."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from gpuscale.controller.domain import FleetObservation, ReplicaState, SignalReading
+from gpuscale.controller.domain import FleetObservation, ReplicaState, SignalReading, Target
 from gpuscale.controller.observe import coverage_of, observation_of, target_of
 from gpuscale.settings import Policy
 from tests.fakes.cluster import replica_state
@@ -103,3 +105,11 @@ def test_the_selector_is_filled_in_and_regular_expressions_stay_whole() -> None:
 
     assert target.selector == 'namespace="inference",pod=~"llama-[a-z0-9]{5}"'
     assert target.pods_expected is None
+
+
+def test_pods_are_looked_for_under_the_name_of_the_scale_target() -> None:
+    """A ScaledObject may be called otherwise than the Deployment whose pods it scales."""
+    scaled = Target(api_version="apps/v1", kind="Deployment", name="llama-server")
+    named = dataclasses.replace(workload("chat-scaling"), target=scaled)
+
+    assert 'pod=~"llama-server-.+"' in target_of(named, None).selector

@@ -1,6 +1,7 @@
 """The ScaledObject that is printed: valid for KEDA, read back as the same workload, refused where it would be."""
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,18 @@ import yaml
 from click.testing import CliRunner
 
 from gpuscale.cli import cli
-from gpuscale.controller.declared import declared
+from gpuscale.controller.declared import Declarations, Declared
 from gpuscale.controller.scaledobject import declare, scaledobject
 from gpuscale.errors import ConfigError, InputError
 from gpuscale.settings import ControllerSettings, Policy, ScaleTarget, WorkloadSettings
 from tests.tools import REPOSITORY
+
+
+def declared(
+    settings: ControllerSettings, objects: Iterable[Mapping[str, object]] = ()
+) -> Declared:
+    return Declarations(settings).read(objects)
+
 
 CRD = REPOSITORY.parent / "shared" / "keda-crds" / "keda.sh_scaledobjects.yaml"
 SETTINGS = ControllerSettings(

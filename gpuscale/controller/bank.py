@@ -35,6 +35,8 @@ PRIOR_EXCESS = 0.1
 for an hour: a quiet first half hour must not recommend the most daring one."""
 BLEND_SCALE = 0.02
 """A candidate that cost two per cent more than the cheapest weighs 1/e of it."""
+WEIGHT_MIN = 0.05
+"""Share of the heaviest weight below which a candidate is left out."""
 DOWN_MARGIN = 0.25
 """Replicas by which the blend's mean must fall below the next whole number to be followed down."""
 GAP_S = 300.0
@@ -380,6 +382,8 @@ def _blend(wants: Floats, costs: Floats, before: Floats) -> Floats:
     """
     least = costs.min(axis=1, keepdims=True)
     weight = np.exp(-(costs / least - 1.0) / BLEND_SCALE)
+    # One that is nearly given up may ask for anything: it has no say.
+    weight = np.where(weight < WEIGHT_MIN, 0.0, weight)
     mean = (weight * wants).sum(axis=1) / weight.sum(axis=1)
     near = (mean < before) & (mean >= before - 0.5 - DOWN_MARGIN)
     return np.where(near, before, np.floor(mean + 0.5))

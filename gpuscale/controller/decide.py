@@ -224,37 +224,14 @@ def decide(observation: FleetObservation, memory: Memory) -> tuple[Decided, Memo
         raise ValueError("the observation's tick is not the memory's: start with a new memory")
     now, policy, standing = observation.now, observation.policy, memory.standing
     terms = _terms(observation)
-    fresh_tick = _pass_time(memory, now)
+    new_tick = _pass_time(memory, now)
     trusted = _known(observation) & (observation.age_s <= policy.stale_after_s)
-    demand = np.where(trusted, observation.demand, np.nan)
-    learn = trusted & (observation.coverage >= policy.coverage_min) & fresh_tick
     _learn_pasts(memory, now, terms)
-    memory.history.add(now, memory.tick_s, np.where(learn, demand, np.nan))
-    forecast = memory.forecaster.advance(now, demand, learn, terms.lead_s, memory.history)
-    forecaster = memory.forecaster
-    collapsed = forecaster.collapsed
-    choice = memory.bank.advance(
-        now,
-        bases_of(forecaster.level, forecaster.burst, forecast, trusted),
-        np.where(learn & ~collapsed, demand, np.nan),
-        terms,
-    )
+    forecast, choice, planned = _plan(memory, observation, terms, trusted, new_tick)
 
-    # A total, not an addition, so that a backlog is counted once however long it lasts.
-    planned = np.maximum(
-        choice.planned,
-        draining(
-            backlog=observation.backlog,
-            level=forecaster.level,
-            ready=observation.ready,
-            capacity=terms.capacity,
-            lead_s=terms.lead_s,
-        ),
-    )
     standing.seen_s = np.where(now - standing.trusted_at > policy.hold_s, 0.0, standing.seen_s)
-    standing.seen_s = standing.seen_s + np.where(trusted & fresh_tick, memory.tick_s, 0.0)
+    standing.seen_s = standing.seen_s + np.where(trusted & new_tick, memory.tick_s, 0.0)
     standing.trusted_at = np.where(trusted, now, standing.trusted_at)
-    blind_s = now - standing.trusted_at
     situation = Situation(
         now=now,
         policy=policy,
@@ -262,36 +239,63 @@ def decide(observation: FleetObservation, memory: Memory) -> tuple[Decided, Memo
         asked=observation.asked,
         ready=observation.ready,
         coverage=observation.coverage,
-        seen_s=standing.seen_s.copy(),
+        seen_s=standing.seen_s,
         rose_at=standing.rose_at,
         paused=observation.paused,
-        collapsed=collapsed,
+        collapsed=memory.forecaster.doubtful,
     )
     guarded, stages = guard(planned, situation)
     held = ~trusted | np.isnan(planned)
-    expired = held & (np.fmax(blind_s, observation.age_s) > policy.hold_s)
-    desired = np.where(held, np.where(expired, np.nan, standing.desired), guarded)
+    blind_s = np.fmax(now - standing.trusted_at, observation.age_s)
+    last = np.where(blind_s > policy.hold_s, np.nan, standing.desired)
+    desired = np.where(held, last, guarded)
 
     before = np.where(np.isnan(standing.desired), observation.asked, standing.desired)
     standing.rose_at = np.where(~held & (desired > before), now, standing.rose_at)
     # An answer that expired is kept as what was asked last: when data come back, it is the floor.
     standing.desired = np.where(np.isnan(desired), standing.desired, desired)
     memory.now = now if memory.now is None else max(now, memory.now)
-    return (
-        Decided(
-            observation=observation,
-            desired=desired,
-            held=held,
-            forecast=forecast,
-            planned=planned,
-            choice=choice,
-            candidates=memory.bank.names,
-            stages=stages,
-            situation=situation,
-            trusted_at=standing.trusted_at.copy(),
-        ),
-        memory,
+    decided = Decided(
+        observation=observation,
+        desired=desired,
+        held=held,
+        forecast=forecast,
+        planned=planned,
+        choice=choice,
+        candidates=memory.bank.names,
+        stages=stages,
+        situation=situation,
+        trusted_at=standing.trusted_at,
     )
+    return decided, memory
+
+
+def _plan(
+    memory: Memory, seen: FleetObservation, terms: Terms, trusted: Bools, new_tick: bool
+) -> tuple[FleetForecast, Choice, Floats]:
+    """Learn the tick; gives the forecast, what the bank says, and the plan (n,), NaN where there is none."""
+    forecaster, bank = memory.forecaster, memory.bank
+    demand = np.where(trusted, seen.demand, np.nan)
+    # Neither what half the pods said nor a tick seen before is learned, nor is a collapse at first.
+    learn = trusted & (seen.coverage >= seen.policy.coverage_min) & new_tick
+    settled = learn & ~forecaster.collapsed
+    memory.history.add(seen.now, memory.tick_s, np.where(settled, demand, np.nan))
+    forecast = forecaster.advance(seen.now, demand, learn, terms.lead_s, memory.history)
+    choice = bank.advance(
+        seen.now,
+        bases_of(forecaster.level, forecaster.burst, forecast, trusted),
+        np.where(learn & ~forecaster.collapsed, demand, np.nan),
+        terms,
+    )
+    # A total, not an addition, so that a backlog is counted once however long it lasts.
+    backlog = draining(
+        backlog=seen.backlog,
+        level=forecaster.level,
+        ready=seen.ready,
+        capacity=terms.capacity,
+        lead_s=terms.lead_s,
+    )
+    return forecast, choice, np.maximum(choice.planned, backlog)
 
 
 def _terms(observation: FleetObservation) -> Terms:

@@ -89,6 +89,7 @@ class Forecaster:
 
     `level` (n,): mean demand of the last minute that was known; NaN before there was any.
     `burst` (n,): the same over half a minute.
+    `low` (n,): this tick's demand is near zero, as it never was at this hour.
     `collapsed_s` (n,): how long demand has been unprecedentedly near zero; 0 where it is not.
     """
 
@@ -98,6 +99,7 @@ class Forecaster:
         self.level: Floats = np.full(n, np.nan)
         self.burst: Floats = np.full(n, np.nan)
         self.collapsed_s: Floats = np.zeros(n)
+        self.low: Bools = np.zeros(n, dtype=np.bool_)
         self.minute = -1
         self.rise: Floats = np.full((n, len(EXPERTS)), np.nan)
         self.blend: Floats = np.zeros(n)
@@ -112,9 +114,9 @@ class Forecaster:
         """Discounted outcomes at or below each quantile, and their number."""
         self.score: Floats = np.repeat(self._fresh_scores(), n, axis=0)
         """(n, levels): quantiles of the scores, as of the last refresh."""
-        self.scores: NDArray[np.float32] = np.full(
-            (n, conformal.SCORE_BINS), np.nan, dtype=np.float32
-        )
+        shape = (n, conformal.SCORE_BINS)
+        self.errors: NDArray[np.float32] = np.full(shape, np.nan, dtype=np.float32)
+        self.scales: NDArray[np.float32] = np.full(shape, np.nan, dtype=np.float32)
         self.floor: Floats = np.full(n, np.nan)
         """Least demand of this hour on past days."""
         self.pending = Pending.of(n)
@@ -139,8 +141,9 @@ class Forecaster:
         self.level = np.where(np.isnan(level), self.level, level)
         self.burst = np.where(np.isnan(burst), self.level, burst)
         with np.errstate(invalid="ignore"):
-            low = self.level < COLLAPSE_SHARE * self.floor
-        self.collapsed_s = np.where(low, self.collapsed_s + self.tick_s, 0.0)
+            self.low = np.fmin(demand, self.level) < COLLAPSE_SHARE * self.floor
+            gone = self.level < COLLAPSE_SHARE * self.floor
+        self.collapsed_s = np.where(gone, self.collapsed_s + self.tick_s, 0.0)
         minute = int(now // MINUTE_S)
         if minute > self.minute:
             seen = np.where(learn & ~self.collapsed, level, np.nan)
@@ -162,10 +165,15 @@ class Forecaster:
         """(n,) demand fell to almost nothing, as it never did at this hour, and not long ago."""
         return (self.collapsed_s > 0) & (self.collapsed_s <= COLLAPSE_S_MAX)
 
+    @property
+    def doubtful(self) -> Bools:
+        """(n,) the same, from its very first tick on: too early to learn, not too early to wait."""
+        return self.low & (self.collapsed_s <= COLLAPSE_S_MAX)
+
     def quantiles(self) -> Floats:
         """(n, levels) of the peak over the lead time, from the level of this tick."""
         point = self.level + self.blend
-        found: Floats = np.maximum(0.0, point[:, None] + self.score * self._scale(point)[:, None])
+        found: Floats = np.maximum(0.0, point[:, None] + self.score * self.scale(point)[:, None])
         return found
 
     def coverage(self) -> Floats:
@@ -175,7 +183,8 @@ class Forecaster:
             share: Floats = np.where(count >= COVERAGE_MIN, self.hits[:, :-1] / count, np.nan)
         return share
 
-    def _scale(self, point: Floats) -> Floats:
+    def scale(self, point: Floats) -> Floats:
+        """(n,) what errors are measured by: half the point, half the typical level."""
         total, weight = self.typical[:, 0], self.typical[:, 1]
         typical = np.where(weight > 0, total / np.maximum(weight, 1e-12), point)
         return 0.5 * (point + typical)
@@ -187,10 +196,11 @@ class Forecaster:
     ) -> None:
         """Score what is due, ask the experts, issue anew. `seen` (n,): the minute's mean, or NaN."""
         n = len(seen)
-        first = self.minute < 0
         bin_number = int(now // BIN_S)
-        if first or bin_number != int(self.minute * MINUTE_S // BIN_S):
-            self.scores[:, bin_number % conformal.SCORE_BINS] = np.nan
+        before = bin_number - 1 if self.minute < 0 else int(self.minute * MINUTE_S // BIN_S)
+        if bin_number != before:
+            skipped = np.arange(max(before + 1, bin_number - conformal.SCORE_BINS), bin_number + 1)
+            self.errors[:, skipped % conformal.SCORE_BINS] = np.nan
             self.floor = least_of_hour(history, np.arange(n), np.full(n, bin_number))
         known = ~np.isnan(seen)
         self.typical *= np.where(known, DECAY, 1.0)[:, None]
@@ -210,8 +220,7 @@ class Forecaster:
         losses = self.losses()
         self.blend_raw = combined(self.rise, losses[:, :_BLEND])
         self.blend = gated(self.blend_raw, losses)
-        rows = np.arange(n) if first else np.flatnonzero((np.arange(n) + minute) % REFRESH_MIN == 0)
-        self._refresh(rows, bin_number)
+        self._refresh(np.flatnonzero((np.arange(n) + minute) % REFRESH_MIN == 0), bin_number)
         self._issue(minute, known, stride)
         self.minute = minute
 
@@ -222,7 +231,14 @@ class Forecaster:
         return mean
 
     def _refresh(self, rows: Ints, bin_number: int) -> None:
-        found = conformal.samples(self.scores, rows, np.full(len(rows), bin_number))
+        scale = self.scale(self.level + self.blend)[rows]
+        found = conformal.samples(
+            self.errors,
+            self.scales,
+            rows=rows,
+            bin_number=np.full(len(rows), bin_number),
+            scale=scale,
+        )
         levels = conformal.in_use(LEVELS[None], self.slip[rows])
         self.score[rows] = conformal.score_quantiles(found, levels)
 
@@ -236,7 +252,7 @@ class Forecaster:
         pending.rise[rows, slot, :_BLEND] = self.rise[rows]
         pending.rise[rows, slot, _BLEND] = self.blend_raw[rows]
         pending.point[rows, slot] = point
-        pending.scale[rows, slot] = self._scale(self.level + self.blend)[rows]
+        pending.scale[rows, slot] = self.scale(self.level + self.blend)[rows]
         pending.quantiles[rows, slot] = self.quantiles()[rows]
         pending.peak[rows, slot] = np.nan
         pending.known[rows, slot] = 0.0
@@ -265,11 +281,9 @@ class Forecaster:
         decay = np.where(heard, DECAY**weight, 1.0)
         self.loss[rows, :, 0] = self.loss[rows, :, 0] * decay + np.where(heard, error, 0.0) * weight
         self.loss[rows, :, 1] = self.loss[rows, :, 1] * decay + heard * weight
-        scale = np.maximum(pending.scale[rows, slot], 1e-9)
-        issued_bin = (due[rows] * MINUTE_S // BIN_S).astype(np.int64)
-        self.scores[rows, issued_bin % conformal.SCORE_BINS] = (
-            peak - pending.point[rows, slot]
-        ) / scale
+        column = (due[rows] * MINUTE_S // BIN_S).astype(np.int64) % conformal.SCORE_BINS
+        self.errors[rows, column] = peak - pending.point[rows, slot]
+        self.scales[rows, column] = pending.scale[rows, slot]
         hit = peak[:, None] <= pending.quantiles[rows, slot] * (1.0 + 1e-6)
         self.slip[rows] = conformal.adapted(self.slip[rows], LEVELS[None], hit)
         self.hits[rows] *= DECAY**weight
@@ -287,6 +301,7 @@ class Forecaster:
             ("level", np.nan),
             ("burst", np.nan),
             ("collapsed_s", 0.0),
+            ("low", False),
             ("rise", np.nan),
             ("blend", 0.0),
             ("blend_raw", 0.0),
@@ -294,7 +309,8 @@ class Forecaster:
             ("loss", 0.0),
             ("slip", 0.0),
             ("hits", 0.0),
-            ("scores", np.nan),
+            ("errors", np.nan),
+            ("scales", np.nan),
             ("floor", np.nan),
         ):
             setattr(self, name, aligned(getattr(self, name), source, fill))

@@ -29,26 +29,41 @@ SAMPLES_MIN = 20
 """With fewer scores than this, prior ones stand in for those that are missing."""
 PRIOR_SPREAD = 0.25
 """Width of the prior scores: what quantiles spread before there is any experience."""
+RESCALE_MAX = 2.0
+SCALE_MIN = 1e-9
 STEP = 0.02
 LEVEL_MAX = 0.999
 LEVEL_SLIP = 0.25
 """How far a level may be adapted below what it should be."""
 
 
-def samples(scores: NDArray[np.float32], rows: Ints, bin_number: Ints, unripe: int = 0) -> Floats:
+def samples(
+    errors: NDArray[np.float32],
+    scales: NDArray[np.float32],
+    *,
+    rows: Ints,
+    bin_number: Ints,
+    scale: Floats,
+    unripe: int = 0,
+) -> Floats:
     """Scores like the present, shape (r, m), NaN where there is none.
 
-    `scores` (n, bins): ring of scores by the bin in which the forecast was made; `rows` (r,) the
-    row of it; `bin_number` (r,) the bin of the present, whose own scores are left out, as are
-    those of the `unripe` bins before it (a past that is learned at once knows them too early).
+    `errors`, `scales` (n, bins): rings of outcome - point, and of the scale then, by the bin in
+    which the forecast was made; `rows` (r,) the row of them; `bin_number` (r,) the bin of the
+    present, whose own scores are left out, as are those of the `unripe` bins before it (a past that
+    is learned at once knows them too early); `scale` (r,) of the present. An error is carried over
+    to the present scale by a factor of at most RESCALE_MAX: a jump to ninety times the level says
+    that jumps happen, not that the next one goes ninety times higher still.
     """
     recent = np.arange(1, RECENT_BINS + 1) + unripe
     around = np.arange(-AROUND_BINS, AROUND_BINS + 1)
     days = np.arange(1, SCORE_DAYS + 1)[:, None] * BINS_PER_DAY
     back = np.concatenate([recent, (days + around).ravel()])
-    found: Floats = scores[rows[:, None], (bin_number[:, None] - back) % scores.shape[1]].astype(
-        np.float64
-    )
+    column = (bin_number[:, None] - back) % errors.shape[1]
+    error = errors[rows[:, None], column].astype(np.float64)
+    then = np.maximum(scales[rows[:, None], column].astype(np.float64), SCALE_MIN)
+    now = np.maximum(scale, SCALE_MIN)[:, None]
+    found: Floats = error * np.clip(now / then, 1.0 / RESCALE_MAX, RESCALE_MAX) / now
     return found
 
 

@@ -73,16 +73,12 @@ def _seasons(
     """(r, 3) rises by yesterday, by the mean of the last days, by the same day of last week."""
     points = int(min(POINTS_MAX, max(2.0, np.ceil(lead_s.max(initial=0.0) / BIN_S) + 1)))
     share = np.linspace(0.0, 1.0, points + 1)
-    # Position among the middles of bins, shape (r, 1, points + 1); days ago along the middle axis.
-    position = (now_s[:, None, None] + lead_s[:, None, None] * share) / BIN_S - 0.5
+    # Bins as they are, not interpolated: a step at eight o'clock is a step, and must not have begun
+    # a little before. Shape (r, 1, points + 1); days ago along the middle axis.
+    when = np.floor((now_s[:, None, None] + lead_s[:, None, None] * share) / BIN_S)
     days = np.arange(1, SEASON_DAYS + 1)[:, None] * BINS_PER_DAY
-    whole = np.floor(position)
-    part = position - whole
-    index = whole.astype(np.int64) - days
-    row = rows[:, None, None]
-    left = values[row, index % BINS_MAX].astype(np.float64)
-    right = values[row, (index + 1) % BINS_MAX].astype(np.float64)
-    path = left + (right - left) * part
+    column = (when.astype(np.int64) - days) % BINS_MAX
+    path = values[rows[:, None, None], column].astype(np.float64)
     return np.stack(
         [
             _rise(path[:, 0], level),

@@ -97,8 +97,9 @@ def learn(
     point = level + gated(blend, losses)
     typical = _discounted(seen.demand[:, None])
     scale = 0.5 * (point + typical[:, 0, 0] / np.maximum(typical[:, 0, 1], 1e-12))
-    scores = (peak - point) / np.maximum(scale, 1e-9)
-    score = _score_quantiles(forecaster, row, seen, scores, horizon)
+    score = _score_quantiles(
+        forecaster, row, seen=seen, errors=peak - point, scale=scale, horizon=horizon
+    )
     quantiles = np.maximum(0.0, point[:, None] + score * scale[:, None])
 
     forecaster.level[row] = level[-1]
@@ -183,20 +184,35 @@ def _losses(errors: Floats, horizon: int) -> tuple[Floats, Floats]:
 
 
 def _score_quantiles(
-    forecaster: Forecaster, row: int, seen: Minutes, scores: Floats, horizon: int
+    forecaster: Forecaster,
+    row: int,
+    *,
+    seen: Minutes,
+    errors: Floats,
+    scale: Floats,
+    horizon: int,
 ) -> Floats:
-    """Quantiles of the scores as known at each minute (t, levels); the ring keeps the newest."""
+    """Quantiles of the scores as known at each minute (t, levels); the rings keep the newest."""
     bins = (seen.times // BIN_S).astype(np.int64)
-    good = ~np.isnan(scores)
+    good = ~np.isnan(errors)
     first, last = int(bins[0]), int(bins[-1])
     # Wide enough that looking back from the first bin finds the unknown, not the end.
     width = last - first + 1 + conformal.SCORE_BINS
-    by_bin = np.full((1, width), np.nan, dtype=np.float32)
-    by_bin[0, bins[good] - first] = scores[good]
+    by_bin = np.full((2, width), np.nan, dtype=np.float32)
+    by_bin[0, bins[good] - first] = errors[good]
+    by_bin[1, bins - first] = scale
     ring = np.arange(max(first, last - conformal.SCORE_BINS + 1), last + 1)
-    forecaster.scores[row, ring % conformal.SCORE_BINS] = by_bin[0, ring - first]
+    forecaster.errors[row, ring % conformal.SCORE_BINS] = by_bin[0, ring - first]
+    forecaster.scales[row, ring % conformal.SCORE_BINS] = by_bin[1, ring - first]
     numbers = np.arange(last - first + 1)
-    unripe = int(np.ceil(horizon * MINUTE_S / BIN_S))
-    found = conformal.samples(by_bin, np.zeros(len(numbers), dtype=np.int64), numbers, unripe)
+    found = conformal.samples(
+        by_bin[:1],
+        by_bin[1:],
+        rows=np.zeros(len(numbers), dtype=np.int64),
+        bin_number=numbers,
+        # As known when the bin begins, not as it was when it ended.
+        scale=scale[np.searchsorted(bins, numbers + first)],
+        unripe=int(np.ceil(horizon * MINUTE_S / BIN_S)),
+    )
     levels = np.broadcast_to(LEVELS, (len(numbers), len(LEVELS)))
     return conformal.score_quantiles(found, levels)[bins - first]

@@ -108,7 +108,8 @@ class Forecaster:
         self.typical: Floats = np.full((n, 2), 0.0)
         """Discounted sum and weight of the level, per minute."""
         self.loss: Floats = np.zeros((n, _BLEND + 1, 2))
-        """Discounted sum and weight of absolute errors: experts, then the blend."""
+        """Discounted sum and weight of squared errors: experts, then the blend. Squared, because what
+        costs is to be far off in a few minutes of the day, not a little off in all of them."""
         self.slip: Floats = np.zeros((n, len(QUANTILES)))
         self.hits: Floats = np.zeros((n, len(QUANTILES) + 1))
         """Discounted outcomes at or below each quantile, and their number."""
@@ -225,7 +226,7 @@ class Forecaster:
         self.minute = minute
 
     def losses(self) -> Floats:
-        """(n, experts + 1) mean absolute errors; NaN where there is none yet."""
+        """(n, experts + 1) mean squared errors; NaN where there is none yet."""
         with np.errstate(invalid="ignore", divide="ignore"):
             mean: Floats = self.loss[:, :, 0] / self.loss[:, :, 1]
         return mean
@@ -273,9 +274,7 @@ class Forecaster:
             return
         slot = slot[rows]
         peak = pending.peak[rows, slot].astype(np.float64)
-        error = np.abs(
-            pending.level[rows, slot][:, None] + pending.rise[rows, slot] - peak[:, None]
-        )
+        error = (pending.level[rows, slot][:, None] + pending.rise[rows, slot] - peak[:, None]) ** 2
         heard = ~np.isnan(error)
         weight = stride[rows][:, None]
         decay = np.where(heard, DECAY**weight, 1.0)

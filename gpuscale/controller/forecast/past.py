@@ -89,10 +89,10 @@ def learn(
         lead_s=np.full(every, lead_s),
     )
     peak = _peaks(seen.demand, horizon)
-    errors = np.abs(level[:, None] + rise - peak[:, None])
+    errors = (level[:, None] + rise - peak[:, None]) ** 2
     losses, sums = _losses(errors, horizon)
     blend = combined(rise, losses)
-    blend_losses, blend_sums = _losses(np.abs(level + blend - peak)[:, None], horizon)
+    blend_losses, blend_sums = _losses(((level + blend - peak) ** 2)[:, None], horizon)
     losses = np.concatenate([losses, blend_losses], axis=1)
     point = level + gated(blend, losses)
     typical = _discounted(seen.demand[:, None])

@@ -6,6 +6,7 @@ test runs shortly before that time comes round again.
 
 import asyncio
 import json
+import math
 import os
 import signal
 import sys
@@ -35,12 +36,18 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-LOW, HIGH, CAPACITY = 4.0, 32.0, 4.0
-"""Requests per second before and in the rush, and what one replica carries: 1 replica, then 8."""
-LEAD_S = 60.0
-BEFORE_S = 100.0
-"""From the start of the servers to the rush."""
-RISE_S = 5.0
+LOW, HIGH, CAPACITY = 8.0, 64.0, 2.0
+"""Requests per second before and in the rush, and what one replica carries: 4 replicas, then 32."""
+RISE_S = 120.0
+SIGHT_S = 45.0
+"""From the start of the test until the rush comes into sight: begins to lie within the lead time."""
+LEAD_S_MIN = 180.0
+SEASON_S = 300.0
+"""Past days are remembered in steps of this many seconds, so the rush begins with one."""
+PATIENCE_S = 75.0
+"""The answer must have risen this long after the rush came into sight …"""
+RISEN = 1.8
+"""… to this many times what it was before."""
 HOLD_S, STALE_S = 12.0, 5.0
 DAY_S = 86_400.0
 ADDRESS = {"scalerAddress": "gpuscale-grpc.gpuscale.svc:6000"}
@@ -98,8 +105,9 @@ class Process:
 
 @dataclass
 class Rig:
-    """Everything that runs, and when the rush comes."""
+    """Everything that runs, and when the rush comes into sight and comes."""
 
+    sight_at: float
     rush_at: float
     prometheus: RealPrometheus
     exporter: Process
@@ -133,10 +141,10 @@ async def fleet(name: str, server: str, demand: str) -> tuple[Process, list[tupl
     return process, [(f"{name}-{i}", page) for i, page in enumerate(said["addresses"])]
 
 
-def settings(prometheus: str) -> dict[str, Any]:
+def settings(prometheus: str, lead_s: float) -> dict[str, Any]:
     policy = {
-        "mode": "act", "start_time_s": LEAD_S, "stale_after_s": STALE_S, "hold_s": HOLD_S,
-        "dwell_s": 0, "max_replicas": 20,
+        "mode": "act", "start_time_s": lead_s, "stale_after_s": STALE_S, "hold_s": HOLD_S,
+        "dwell_s": 0, "max_replicas": 60,
     }  # fmt: skip
     return {
         "listen": "127.0.0.1:0",
@@ -201,6 +209,8 @@ async def test_the_loop_asks_before_the_rush_holds_when_blind_and_leaves_in_orde
 
 async def start(folder: Path, prometheus: RealPrometheus, processes: list[Process]) -> Rig:
     """Bring everything up; what is started is appended to `processes` at once, so that it is ended."""
+    sight_at = time.time() + SIGHT_S
+    rush_at = math.ceil((sight_at + LEAD_S_MIN) / SEASON_S) * SEASON_S
     nvml = FakeNvml(folder / "nvml", count=2)
     nvml.device(0, utilization=37)
     exporter = await Process.start(
@@ -210,13 +220,13 @@ async def start(folder: Path, prometheus: RealPrometheus, processes: list[Proces
     processes.append(exporter)
     vision, vision_pods = await fleet("vision", "triton", "constant:12")
     processes.append(vision)
-    chat, chat_pods = await fleet("chat", "vllm", f"ramp:{LOW},{HIGH},{2 * BEFORE_S},{RISE_S}")
+    until_rush_s = rush_at - time.time()
+    chat, chat_pods = await fleet("chat", "vllm", f"ramp:{LOW},{HIGH},{2 * until_rush_s},{RISE_S}")
     processes.append(chat)
-    rush_at = time.time() + BEFORE_S
 
     def demand(at: float) -> float:
         into = (at - rush_at) % DAY_S
-        return LOW if into > 1800 else LOW + (HIGH - LOW) * min(1.0, into / RISE_S)
+        return LOW if into > 3600 else LOW + (HIGH - LOW) * min(1.0, into / RISE_S)
 
     promtool = tools.promtool()
     assert promtool is not None
@@ -234,11 +244,12 @@ async def start(folder: Path, prometheus: RealPrometheus, processes: list[Proces
     assert values["0"] == pytest.approx(0.37, abs=0.01)
 
     config = folder / "controller.yaml"
-    config.write_text(yaml.safe_dump(settings(prometheus.url)))
+    config.write_text(yaml.safe_dump(settings(prometheus.url, rush_at - sight_at)))
     controller = await Process.start("-m", "gpuscale", "controller", "--config", str(config))
     processes.append(controller)
     keda = Keda([("127.0.0.1", await controller.listening(service="grpc"))])
     return Rig(
+        sight_at=sight_at,
         rush_at=rush_at,
         prometheus=prometheus,
         exporter=exporter,
@@ -249,21 +260,26 @@ async def start(folder: Path, prometheus: RealPrometheus, processes: list[Proces
 
 
 async def watch_the_rush_come(rig: Rig) -> float:
-    """Ask as KEDA does until the rush; the answer must rise while demand is still low. The last answer."""
+    """Ask as KEDA does: the answer rises when the rush comes into sight, while demand is still low."""
     seen: list[tuple[float, float]] = []
-    while time.time() < rig.rush_at - 2.0:
+    while time.time() < rig.sight_at + PATIENCE_S:
         try:
-            seen.append((time.time() - rig.rush_at, await rig.desired(CHAT)))
+            seen.append((time.time() - rig.sight_at, await rig.desired(CHAT)))
         except grpc.aio.AioRpcError as error:
             assert error.code() is grpc.StatusCode.UNAVAILABLE, error
             assert not seen, f"an answer was taken back: {error.details()}"
+        if seen and seen[-1][0] > 0 and seen[-1][1] >= RISEN * seen[0][1]:
+            break
         await asyncio.sleep(0.5)
     demand = await rig.demand()
+    assert time.time() < rig.rush_at
     assert demand is not None
-    assert demand < 2 * LOW, "the rush has not begun"
-    print("desired before the rush:", [(round(at), value) for at, value in seen[::5]])
-    assert min(value for _, value in seen) <= 4, seen[::5]
-    assert seen[-1][1] * CAPACITY >= HIGH * 0.8, seen[::5]
+    assert demand == pytest.approx(LOW, rel=0.25), "the rush has not begun"
+    before = [value for at, value in seen if at < -5.0]
+    assert before, f"nothing was answered before the rush came into sight: {seen}"
+    assert max(before) <= 1.2 * before[0], seen
+    assert seen[-1][1] >= RISEN * max(before), seen
+    assert seen[-1][1] * CAPACITY >= HIGH / 2, seen
     assert await rig.desired(VISION) >= 3
     return seen[-1][1]
 

@@ -128,8 +128,6 @@ class Choice:
     costs: NDArray[np.float32]
     """(n, candidates + 1) discounted virtual costs in replica seconds, the blend's own last; NaN
     until there are some."""
-    wants: NDArray[np.float32]
-    """(n, candidates + 1) what each asks for."""
 
 
 class Holds:
@@ -179,6 +177,8 @@ class Bank:
         self.late: Floats = np.zeros((n, wide))
         self.arrived: Floats = np.zeros(n)
         self.blind_s: Floats = np.full(n, np.inf)
+        self.run_s: Floats = np.zeros(n)
+        """(n,) how long the virtual fleets have run since they were put to what they ask for."""
         self.known_s: Floats = np.zeros(n)
         """(n,) time that entered the costs."""
 
@@ -207,7 +207,6 @@ class Bank:
             planned=blend,
             candidate=costs[:, :-1].argmin(axis=1),
             costs=np.where(self.known_s[:, None] > 0, costs, np.nan).astype(np.float32),
-            wants=self.want.astype(np.float32),
         )
 
     def skip(self, ticks: int) -> None:
@@ -227,7 +226,10 @@ class Bank:
         """Let the tick's demand arrive at every virtual fleet, and add up what that cost."""
         self._fleet.retune(capacity=terms.capacity, lead_s=terms.lead_s)
         outcome = self._fleet.step(self.want, demand)
-        known = outcome.known[:, 0] & ~np.isnan(self.want[:, 0])
+        running = outcome.known[:, 0] & ~np.isnan(self.want[:, 0])
+        # Nobody is charged for the first start time: what ran in it was chosen by nobody.
+        known = running & (self.run_s >= terms.lead_s)
+        self.run_s += running * self.tick_s
         decay = np.where(known, self._decay, 1.0)
         self.billed *= decay[:, None]
         self.late *= decay[:, None]
@@ -262,6 +264,7 @@ class Bank:
         rows = np.flatnonzero(known & (self.blind_s > GAP_S) & ~np.isnan(self.want[:, 0]))
         if len(rows):
             self._fleet.reset(rows, self.want[rows])
+            self.run_s[rows] = 0.0
         self.blind_s[known & ~np.isnan(self.want[:, 0])] = 0.0
 
     # ------------------------------------------------------------------ the past
@@ -331,6 +334,7 @@ class Bank:
             lead_s=np.where(np.arange(len(self.known_s)) == row, lead_s, np.nan),
         )
         self._fleet.reset(rows, self.want[rows])
+        self.run_s[row] = 0.0
         self.blind_s[row] = 0.0
 
     # ------------------------------------------------------------------ change of the rows
@@ -357,6 +361,7 @@ class Bank:
         self.late = aligned(self.late, source, 0.0)
         self.arrived = aligned(self.arrived, source, 0.0)
         self.blind_s = aligned(self.blind_s, source, np.inf)
+        self.run_s = aligned(self.run_s, source, 0.0)
         self.known_s = aligned(self.known_s, source, 0.0)
 
 

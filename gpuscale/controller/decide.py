@@ -336,7 +336,7 @@ def _learn_pasts(memory: Memory, now: float, terms: Terms) -> None:
             continue
         known_s = seed(memory.forecaster, i, seen, now)
         if known_s > 0:
-            memory.standing.seen_s[i] = known_s
+            memory.standing.seen_s[i] = max(known_s, memory.standing.seen_s[i])
             memory.standing.trusted_at[i] = now
         bases = np.column_stack([past.level, past.level, past.quantiles])
         memory.bank.learn(

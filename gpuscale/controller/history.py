@@ -174,11 +174,13 @@ class Recent:
         return mean
 
     def seed(self, row: int, newest_first: Floats) -> None:
-        """Put the ticks of one workload that went before the coming one, newest first."""
+        """Put the ticks of one workload that went before the coming one; what was observed stands."""
         count = min(len(newest_first), self._size)
         back = (self._next - 1 - np.arange(count)) % self._size
-        self._values[row, back] = newest_first[:count]
-        self._values[row, back + self._size] = newest_first[:count]
+        own = self._values[row, back]
+        ticks = np.where(np.isnan(own), newest_first[:count], own)
+        self._values[row, back] = ticks
+        self._values[row, back + self._size] = ticks
 
     @property
     def size(self) -> int:

@@ -76,12 +76,12 @@ def test_recent_means_skip_what_is_unknown() -> None:
     assert np.isnan(recent.mean(300.0, before_s=300.0)[0])
 
 
-def test_a_seed_is_what_went_before_the_coming_tick() -> None:
+def test_a_seed_fills_the_ticks_before_and_what_was_observed_stands() -> None:
     recent = Recent(2, 15.0)
     recent.add(np.array([9.0, 9.0]))
     recent.seed(1, np.array([4.0, 3.0, 2.0, 1.0]))
     recent.add(np.array([9.0, 5.0]))
-    assert recent.mean(60.0)[1] == pytest.approx((5 + 4 + 3 + 2) / 4)
+    assert recent.mean(60.0)[1] == pytest.approx((5 + 9 + 3 + 2) / 4)
     assert recent.mean(60.0)[0] == 9.0
 
 

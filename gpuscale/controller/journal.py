@@ -174,6 +174,9 @@ class Journal:
                 f"read ({error}): free the disk or its permissions; these records are lost"
             )
             return otherwise
+        except sqlite3.DataError as error:  # one record: the others are as good as ever
+            _log.warning("record cannot be read", path=self._settings.path, reason=str(error))
+            return otherwise
         except sqlite3.DatabaseError as error:  # damaged: does not pass
             await self._fall_back(
                 f"{self._settings.path or 'the journal in memory'}: the journal is damaged ({error}): "

@@ -273,7 +273,7 @@ class _Gateway:
     def _decoded(self, raw: bytes, path: str) -> dict[str, Any]:
         try:
             return _decode(raw, type=dict[str, Any])
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise ApiError(
                 f"the API server {self.server} did not answer {path} with a JSON object: check that the "
                 "address is an API server's, and what stands between"
@@ -321,7 +321,7 @@ def _message(raw: bytes) -> str:
     """The message of a Status object, else the beginning of the text, on one line."""
     try:
         value = _decode(raw)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return foreign(raw[:1024].decode(errors="replace"))
     message = value.get("message") if isinstance(value, dict) else None
     return foreign(message or "")

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import sqlite3
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,8 @@ TIMEOUT_S = 10.0
 """The controller answers from memory; beyond this it is not there."""
 BYTES_MAX = 4 * 2**20
 """An answer has a few hundred kilobytes; more is not from gpuscale."""
+TIME_MAX = 32_503_680_000.0
+"""The year 3000, in seconds since 1970; a time before 1970 or after it was mistyped."""
 
 
 def parse_key(text: str) -> tuple[str, str]:
@@ -48,7 +51,7 @@ def parse_time(text: str | None, now: float) -> float | None:
             at = (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         at = math.nan
-    if not math.isfinite(at):
+    if not 0 <= at <= TIME_MAX:  # what is not a number neither
         raise InputError(
             f"{text!r} is not a time: write 2026-01-31T12:00:00Z, seconds since 1970, or -15m"
         )
@@ -58,9 +61,15 @@ def parse_time(text: str | None, now: float) -> float | None:
 def from_journal(path: str | Path, key: str, at: float) -> dict[str, Any]:
     """The last decision at or before `at` as `explain.as_dict` gives it. Raises InputError."""
     with Records.read(path) as records:
-        outcome = records.decision(key, at)
+        try:
+            outcome = records.decision(key, at)
+            known = "" if outcome is not None else ", ".join(records.keys()[:20]) or "nothing yet"
+        except sqlite3.Error as error:
+            raise InputError(
+                f"{path}: the journal cannot be read ({error}): try again if it is locked; move it "
+                "away if it is damaged, and the controller starts another"
+            ) from error
         if outcome is None:
-            known = ", ".join(records.keys()[:20]) or "nothing yet"
             raise InputError(
                 f"{path} has no decision on {key} at or before {stamp(at)}: it knows {known}"
             )
@@ -69,15 +78,24 @@ def from_journal(path: str | Path, key: str, at: float) -> dict[str, Any]:
 
 def from_api(url: str, key: str, at: float | None) -> dict[str, Any]:
     """The decision that a running controller gives, now or at a time. Raises SourceError or InputError."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets without an address, a port that is none
+        usable = False
+    if not usable:
         raise InputError(f"--url {url!r}: write http://HOST:PORT of the controller's page")
     namespace, name = parse_key(key)
     path = f"/api/v1/workloads/{quote(namespace, safe='')}/{quote(name, safe='')}"
     tail = f"{path}?points=1" if at is None else f"{path}/decision?at={at:.3f}"
     answer = asyncio.run(_get(url.rstrip("/") + tail, url))
     decision = answer.get("decision")
-    if not isinstance(decision, dict) or not isinstance(decision.get("sentences"), list):
+    if not (
+        isinstance(decision, dict)
+        and isinstance(decision.get("sentences"), list)
+        and isinstance(at := decision.get("now"), int | float)
+        and 0 <= at <= TIME_MAX
+    ):
         raise SourceMalformed(f"{url} is no controller of gpuscale: name the address of its page")
     return decision
 
@@ -91,14 +109,14 @@ async def _get(address: str, url: str) -> Mapping[str, Any]:
         ):
             raw = await response.content.read(BYTES_MAX)
             status = response.status
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise SourceUnreachable(
             f"no controller answers at {url} ({foreign(error) or type(error).__name__}): start it, "
             "correct --url, or read its journal with --journal"
         ) from error
     try:
         body = msgspec.json.decode(raw, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise SourceMalformed(
             f"{url} is no controller of gpuscale: name the address of its page"
         ) from error

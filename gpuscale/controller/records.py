@@ -235,9 +235,9 @@ def pack(outcome: Decision | Hold) -> bytes:
 
 
 def unpack(held: bool, raw: bytes) -> Decision | Hold:
-    """The outcome that `pack` wrote. Raises sqlite3.DatabaseError where it is damaged."""
+    """The outcome that `pack` wrote. Raises sqlite3.DataError where it is damaged, or of another version."""
     kind: type[Decision | Hold] = Hold if held else Decision
     try:
         return msgspec.json.decode(zlib.decompress(raw), type=kind)
-    except (zlib.error, msgspec.DecodeError) as error:
-        raise sqlite3.DatabaseError(f"damaged record ({error})") from error
+    except (zlib.error, msgspec.DecodeError, RecursionError) as error:
+        raise sqlite3.DataError(f"damaged record ({error})") from error

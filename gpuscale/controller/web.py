@@ -8,6 +8,7 @@ policy lets no other script run.
 
 import asyncio
 import gzip
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -341,7 +342,8 @@ def _number(request: web.Request, name: str, default: int, least: int, most: int
     raw = request.query.get(name)
     if raw is None:
         return default
-    if not raw.isascii() or not raw.isdigit() or not least <= int(raw[:9]) <= most:
+    # Leading zeros would carry any number past a look at its first digits.
+    if not re.fullmatch(r"[0-9]{1,9}", raw) or not least <= int(raw) <= most:
         raise ApiFault(400, f"{name}: give a whole number from {least} to {most}")
     return int(raw)
 

@@ -328,6 +328,8 @@ async def test_questions_out_of_range_are_answered_with_a_sentence() -> None:
         for path, words in (
             ("/api/v1/workloads?limit=0", "limit"),
             ("/api/v1/workloads?limit=99999999999999999999", "limit"),
+            ("/api/v1/workloads?limit=00000000199999", "limit"),
+            ("/api/v1/workloads?offset=0000000001" + "9" * 5000, "offset"),
             ("/api/v1/workloads?offset=-1", "offset"),
             ("/api/v1/workloads/inference/llama?points=x", "points"),
             ("/api/v1/workloads/inference/llama/decision?at=nan", "at"),

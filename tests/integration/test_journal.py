@@ -2,19 +2,21 @@
 
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from gpuscale.controller import decide
+from gpuscale.controller import decide, lookup
 from gpuscale.controller import journal as journals
 from gpuscale.controller.domain import Decision, Hold
 from gpuscale.controller.journal import Journal
 from gpuscale.controller.records import DemandRow, Records
 from gpuscale.errors import InputError
 from gpuscale.settings import JournalSettings
+from tests.fakes.decider import UNKNOWN
 from tests.fakes.statuses import NOW, TICK_S, status_of
 
 KEY = "inference/llama"
@@ -255,3 +257,39 @@ def test_reading_what_is_no_journal_says_which_key_to_look_at(tmp_path: Path) ->
         with pytest.raises(InputError, match=r"journal\.path") as caught:
             Records.read(path)
         assert str(path) in str(caught.value)
+
+
+def test_damage_in_the_middle_is_one_sentence_for_who_reads_from_outside(tmp_path: Path) -> None:
+    file = tmp_path / "journal.db"
+    with Records.open(file) as records:
+        hold = Hold(key=KEY, now=NOW, reason="x" * 500, answer=None, inputs=UNKNOWN)
+        records.write([], [replace(hold, now=NOW + i) for i in range(500)])
+    page = 4096
+    file.write_bytes(file.read_bytes()[:page] + b"\xff" * (file.stat().st_size - page))
+
+    with pytest.raises(InputError, match="cannot be read"):
+        lookup.from_journal(file, KEY, NOW + 1e6)
+
+
+async def test_one_record_that_cannot_be_read_costs_itself_and_not_the_file(
+    tmp_path: Path,
+) -> None:
+    """An older version may have written what this one does not understand."""
+    file = tmp_path / "journal.db"
+    journal = Journal(settings(file))
+    await journal.open()
+    await record(journal, [20.0])
+    with sqlite3.connect(file) as other:
+        other.execute("UPDATE decision SET outcome = ?", (b"of another time",))
+    other.close()
+
+    lost = await journal.decision(KEY, NOW)
+    await record(journal, [40.0], start=NOW + 60)
+    found = await journal.decision(KEY, NOW + 60)
+    await journal.close()
+
+    assert lost is None
+    assert isinstance(found, Decision)
+    assert journal.problem is None
+    with Records.read(file) as records:
+        assert records.decision(KEY, NOW + 60) == found

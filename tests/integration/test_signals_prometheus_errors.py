@@ -58,6 +58,12 @@ SERIES = {"status": "success", "data": {"resultType": "vector", "result": [{"met
 WRONG: dict[str, tuple[int, bytes, type[SourceError], str]] = {
     "a web page": (200, b"<html>hello</html>", SourceMalformed, "without /api/v1"),
     "binary": (200, b"\xff\x00\xfe", SourceMalformed, "without /api/v1"),
+    "nested without end": (
+        200,
+        b'{"status":"success","x":' + b"[" * 200_000,
+        SourceMalformed,
+        "without /api/v1",
+    ),
     "a list": (200, b"[]", SourceMalformed, "without /api/v1"),
     "a scalar": (
         200,

@@ -341,7 +341,7 @@ class _QueryApi:
     def _understood(self, status: int, body: bytes) -> Sequence[_Series]:
         try:
             answer = msgspec.json.decode(body, type=_Answer)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if status != 200:
                 raise SourceRefused(
                     self._refusal(status, foreign(body[:512].decode("utf-8", "replace")))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuscale.controller.lookup import parse_key, parse_time
+from gpuscale.controller.lookup import from_api, parse_key, parse_time
 from gpuscale.errors import InputError
 
 NOW = 1_800_000_000.0
@@ -27,7 +27,21 @@ def test_a_time_is_understood(text: str | None, at: float | None) -> None:
     assert parse_time(text, NOW) == at
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "-m", "-xh", "nan", "-infs", "1e999", "15m"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "yesterday",
+        "-m",
+        "-xh",
+        "nan",
+        "-infs",
+        "1e999",
+        "15m",
+        "-99999999999d",
+        "99999999999999999",
+    ],
+)
 def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InputError, match="-15m"):
         parse_time(text, NOW)
@@ -37,3 +51,9 @@ def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
 def test_what_is_no_workload_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InputError, match="NAMESPACE/NAME"):
         parse_key(text)
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://[::1", "http://", "http://h:99999", "nowhere"])
+def test_what_is_no_address_is_refused_with_an_example(url: str) -> None:
+    with pytest.raises(InputError, match="http://HOST:PORT"):
+        from_api(url, "a/b", None)

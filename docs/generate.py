@@ -21,7 +21,7 @@ def metrics_page() -> str:
     out = [
         "# Metrics",
         "",
-        "Written from `gpuscale/catalog.py` by `make docs`. Names, types and labels in this table are",
+        "Written from `gpuscale/catalog/` by `make docs`. Names, types and labels in this table are",
         "kept: a metric is deprecated for one minor version before it goes. A series whose value is",
         "unknown is absent, never 0: `absent()` and `unless` see it, a sum does not lie.",
         "",
@@ -99,7 +99,7 @@ def configuration_page() -> str:
     out = [
         "# Configuration",
         "",
-        "Written from `gpuscale/settings.py` by `make docs`. Each daemon takes one YAML file",
+        "Written from `gpuscale/settings/` by `make docs`. Each daemon takes one YAML file",
         "(`--config FILE`); every key has a default unless it says **required**. Unknown keys, wrong",
         "types and values out of range are refused with one sentence. `gpuscale config check FILE`",
         "checks a file, `gpuscale config schema` prints the JSON Schema.",

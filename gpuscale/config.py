@@ -1,6 +1,6 @@
 """Reading settings strictly: unknown keys, wrong types and values out of range are refused in one sentence.
 
-`load` reads YAML into a settings type (settings.py). Each field's `Meta` carries its range and its description,
+`load` reads YAML into a settings type (settings/). Each field's `Meta` carries its range and its description,
 from which the error messages, `gpuscale config schema` and docs/configuration.md are made: the
 code is the one source.
 """

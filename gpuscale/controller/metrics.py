@@ -1,6 +1,6 @@
 """The controller's own metrics: one tick's status as the families of the catalog, rendered once per tick.
 
-A value that is unknown has no series. Names, help and labels come from `catalog.py` alone, and a
+A value that is unknown has no series. Names, help and labels come from the catalog alone, and a
 family that is not in it cannot be made.
 """
 

@@ -1,0 +1,44 @@
+"""What can be set, and to what: one frozen struct per concern, its ranges and meanings beside each field.
+
+`config.load(path, ExporterSettings)` or `config.load(path, ControllerSettings)` reads a file.
+"""
+
+from gpuscale.settings.controller import (
+    ControllerSettings,
+    JournalSettings,
+    KubernetesSettings,
+    Policy,
+    PrometheusSettings,
+    ScaleTarget,
+    ScrapeSettings,
+    Server,
+    WorkloadSettings,
+    override,
+)
+from gpuscale.settings.exporter import (
+    DcgmSettings,
+    ExporterSettings,
+    PeriodSettings,
+    PodResourcesSettings,
+)
+from gpuscale.settings.log import (
+    LogSettings,
+)
+
+__all__ = [
+    "ControllerSettings",
+    "DcgmSettings",
+    "ExporterSettings",
+    "JournalSettings",
+    "KubernetesSettings",
+    "LogSettings",
+    "PeriodSettings",
+    "PodResourcesSettings",
+    "Policy",
+    "PrometheusSettings",
+    "ScaleTarget",
+    "ScrapeSettings",
+    "Server",
+    "WorkloadSettings",
+    "override",
+]

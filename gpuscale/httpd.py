@@ -4,8 +4,10 @@ A scrape writes bytes that were rendered when the values were read: it calls not
 nothing and costs the same for one scraper or twenty.
 """
 
+import asyncio
 import gzip
 import re
+import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -15,8 +17,14 @@ from prometheus_client.core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
+from gpuscale import log, webconfig
+from gpuscale.clock import SystemClock
 from gpuscale.config import split_listen
-from gpuscale.errors import ListenError
+from gpuscale.errors import ConfigError, ListenError
+from gpuscale.runtime import every
+from gpuscale.settings import WebSettings
+from gpuscale.webconfig import WebConfig
+from gpuscale.webguard import Guard
 
 GZIP_LEVEL = 1
 """Rendered once per collection: most of the size for little of the time."""
@@ -25,6 +33,18 @@ TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 SHUTDOWN_S = 2.0
 """Open requests get this long at the end."""
+SCRAPE_WRITE_S = 10.0
+"""A scraper that takes longer to read its page is cut off: Prometheus itself gives up after as long."""
+CONNECTIONS_MAX = 512
+"""Beyond it the oldest connection is closed: those that never ask for anything must not fill memory."""
+HANDSHAKE_S = 10.0
+"""Time for a TLS handshake."""
+BACKLOG = 128
+"""Connections that wait to be accepted; scrapers come a few at a time."""
+RELOAD_S = 5.0
+"""The web config and the files it names are looked at this often."""
+
+_log = log.get("http")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +112,10 @@ def metrics_response(request: web.Request, page: Exposition) -> web.Response:
 
 
 def application(
-    *, page: Callable[[], Exposition], ready: Callable[[], str | None]
+    *,
+    page: Callable[[], Exposition],
+    ready: Callable[[], str | None],
+    scrapes_max: int = WebSettings().max_scrapes_in_flight,
 ) -> web.Application:
     """An application with /metrics, /healthz and /readyz.
 
@@ -100,9 +123,24 @@ def application(
     /healthz answers as long as the event loop turns, and depends on nothing else: a hung driver or
     an unreachable Prometheus must never get the process killed.
     """
+    scrapes = 0
 
-    async def metrics(request: web.Request) -> web.Response:
-        return metrics_response(request, page())
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        nonlocal scrapes
+        if scrapes >= scrapes_max:
+            return web.Response(status=503, text=f"{scrapes} scrapes are being answered already\n")
+        response = metrics_response(request, page())
+        scrapes += 1
+        try:
+            async with asyncio.timeout(SCRAPE_WRITE_S):
+                await response.prepare(request)
+                await response.write_eof()
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            scrapes -= 1
+        return response
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -123,31 +161,124 @@ def application(
 
 
 class HttpServer:
-    """An application listening on one address."""
+    """An application listening on one address, by the web config of the moment."""
 
-    def __init__(self, runner: web.AppRunner, address: tuple[str, int]) -> None:
+    def __init__(self, runner: web.AppRunner, listening: socket.socket, path: str | None) -> None:
+        """`listening` is bound; `path` is the web config's, None for plain HTTP. See `start`."""
         self._runner = runner
-        self.address = address
+        self._listening = listening
+        self._path = path
+        self._guard: Guard | None = None
+        self._config: WebConfig | None = None
+        self._server: asyncio.Server | None = None
+        self._fault: str | None = None
+        name = listening.getsockname()
+        self.address: tuple[str, int] = (name[0], name[1])
 
     @classmethod
-    async def start(cls, app: web.Application, listen: str) -> "HttpServer":
-        """Listen on HOST:PORT. Raises ListenError naming the address and the cure."""
-        host, port = split_listen(listen)
+    async def start(
+        cls, app: web.Application, listen: str, config_file: str | None = None
+    ) -> "HttpServer":
+        """Listen on HOST:PORT. Raises ListenError naming the address and the cure, ConfigError.
+
+        With a `config_file` somebody must run `keep_config`.
+        """
+        config = None if config_file is None else webconfig.read(config_file)
+        guard = None
+        if config is not None:
+            guard = Guard(config, SystemClock())
+            app.middlewares.append(guard.middleware)
+            app.on_response_prepare.append(guard.add_headers)
+        listening = await _bind(listen)
         runner = web.AppRunner(
             app, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_S
         )
         await runner.setup()
+        server = cls(runner, listening, config_file)
+        server._guard = guard
+        await server._serve(config)
+        return server
+
+    async def reload(self) -> None:
+        """Adopt the web config where it or a file it names has changed; a faulty one is logged and not adopted."""
+        if self._path is None:
+            return
         try:
-            await web.TCPSite(runner, host, port).start()
-        except OSError as error:
-            await runner.cleanup()
-            raise ListenError(
-                f"cannot listen on {host}:{port} ({error.strerror or error}): "
-                "stop what holds the port, or set another address with `listen`"
-            ) from error
-        bound = runner.addresses[0]
-        return cls(runner, (bound[0], bound[1]))
+            config = await asyncio.to_thread(webconfig.read, self._path)
+        except ConfigError as error:
+            if self._fault != str(error):
+                _log.error("web config not adopted, the one of before stays", reason=str(error))
+            self._fault = str(error)
+            return
+        self._fault = None
+        assert self._config is not None
+        assert self._guard is not None
+        if config.content != self._config.content:
+            self._guard.adopt(config)
+            await self._serve(config)
+            _log.info("web config adopted", path=self._path)
+
+    async def _serve(self, config: WebConfig | None) -> None:
+        """Accept connections by `config`; those that are open go on as they began.
+
+        Each configuration accepts on a duplicate of the one listening socket, so that nobody who
+        connects meanwhile is turned away.
+        """
+        before, self._config = self._server, config
+        context = None if config is None else config.context
+        self._server = await asyncio.get_running_loop().create_server(
+            self._protocol,
+            sock=self._listening.dup(),
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else HANDSHAKE_S,
+        )
+        if before is not None:
+            before.close()
+
+    def _protocol(self) -> asyncio.Protocol:
+        server = self._runner.server
+        assert server is not None
+        asyncio.get_running_loop().call_soon(self._close_surplus)
+        return server()
+
+    def _close_surplus(self) -> None:
+        assert self._runner.server is not None
+        oldest_first = self._runner.server.connections
+        for connection in oldest_first[:-CONNECTIONS_MAX]:
+            connection.force_close()
+
+    async def keep_config(self) -> None:
+        """Reload for ever, every RELOAD_S; a task for a daemon to own."""
+        await every(SystemClock(), RELOAD_S, self.reload)
 
     async def close(self) -> None:
         """Stop listening, let open requests finish within SHUTDOWN_S."""
+        if self._server is not None:
+            self._server.close()
+        self._listening.close()
         await self._runner.cleanup()
+
+
+async def _bind(listen: str) -> socket.socket:
+    """A listening socket on HOST:PORT. Raises ListenError."""
+    host, port = split_listen(listen)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, _, _, _, address = found[0]
+        listening = socket.create_server(
+            (str(address[0]), port),
+            family=family,
+            backlog=BACKLOG,
+            dualstack_ipv6=family == socket.AF_INET6
+            and host == "::"
+            and socket.has_dualstack_ipv6(),
+        )
+    except OSError as error:
+        raise ListenError(
+            f"cannot listen on {host}:{port} ({error.strerror or error}): "
+            "stop what holds the port, or set another address with `listen`"
+        ) from error
+    listening.setblocking(False)
+    return listening

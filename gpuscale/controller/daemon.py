@@ -117,8 +117,12 @@ class Controller:
         await self._journal.open()
         daemon.close_with("journal", self._journal.close)
         loop = self._loop = self._build(source, signal)
-        self._http = await httpd.HttpServer.start(self._application(loop), self._settings.listen)
+        self._http = await httpd.HttpServer.start(
+            self._application(loop), self._settings.listen, self._settings.web.config_file
+        )
         daemon.close_with("http", self._http.close)
+        if self._settings.web.config_file is not None:
+            daemon.own("web config", self._http.keep_config())
         self._grpc_address = await self._external.start(self._settings.listen_grpc)
         daemon.close_with("external scaler", self._external.close)
         host, port = self._http.address
@@ -226,7 +230,11 @@ class Controller:
         )
 
     def _application(self, loop: Loop) -> web.Application:
-        app = httpd.application(page=lambda: self._page, ready=self._unready)
+        app = httpd.application(
+            page=lambda: self._page,
+            ready=self._unready,
+            scrapes_max=self._settings.web.max_scrapes_in_flight,
+        )
         Page(
             status=lambda: loop.status,
             tally=self._tally,

@@ -126,10 +126,19 @@ class Exporter:
 
     async def start(self, daemon: runtime.Daemon) -> None:
         """Listen, then begin to read. Raises ListenError, ConfigError."""
-        application = httpd.application(page=lambda: self._page, ready=self._not_ready)
+        web_settings = self._settings.web
+        application = httpd.application(
+            page=lambda: self._page,
+            ready=self._not_ready,
+            scrapes_max=web_settings.max_scrapes_in_flight,
+        )
         application.router.add_get("/api/v1/sample", self._answer_sample)
-        self._server = await httpd.HttpServer.start(application, self._settings.listen)
+        self._server = await httpd.HttpServer.start(
+            application, self._settings.listen, web_settings.config_file
+        )
         daemon.close_with(f"http of {self._node}", self._server.close)
+        if web_settings.config_file is not None:
+            daemon.own(f"web config of {self._node}", self._server.keep_config())
         host, port = self._server.address
         _log.info("listening", host=host, port=port, node=self._node, version=__version__)
         if self._settings.pod_resources.enabled:

@@ -24,6 +24,9 @@ from gpuscale.settings.exporter import (
 from gpuscale.settings.log import (
     LogSettings,
 )
+from gpuscale.settings.web import (
+    WebSettings,
+)
 
 __all__ = [
     "ControllerSettings",
@@ -39,6 +42,7 @@ __all__ = [
     "ScaleTarget",
     "ScrapeSettings",
     "Server",
+    "WebSettings",
     "WorkloadSettings",
     "override",
 ]

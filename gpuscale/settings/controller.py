@@ -17,6 +17,7 @@ from gpuscale.config import (
 )
 from gpuscale.errors import ConfigError
 from gpuscale.settings.log import LogSettings
+from gpuscale.settings.web import WebSettings
 
 Server = Literal["vllm", "triton"]
 """Inference servers that have a table in controller/servers/."""
@@ -275,6 +276,9 @@ class ControllerSettings(Strict, frozen=True, kw_only=True):
             max_length=20_000, description="Workloads declared here rather than by a ScaledObject."
         ),
     ] = ()
+    web: Annotated[
+        WebSettings, Meta(description="TLS, authentication and limits of the HTTP server.")
+    ] = WebSettings()
     log: Annotated[LogSettings, Meta(description="Logging.")] = LogSettings()
 
     def __post_init__(self) -> None:

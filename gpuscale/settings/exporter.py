@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from gpuscale.config import Listen, Seconds, Strict
 from gpuscale.settings.log import LogSettings
+from gpuscale.settings.web import WebSettings
 
 
 class PeriodSettings(Strict, frozen=True, kw_only=True):
@@ -88,4 +89,7 @@ class ExporterSettings(Strict, frozen=True, kw_only=True):
         PodResourcesSettings, Meta(description="Attribution of GPUs to pods.")
     ] = PodResourcesSettings()
     dcgm: Annotated[DcgmSettings, Meta(description="DCGM-compatible series.")] = DcgmSettings()
+    web: Annotated[
+        WebSettings, Meta(description="TLS, authentication and limits of the HTTP server.")
+    ] = WebSettings()
     log: Annotated[LogSettings, Meta(description="Logging.")] = LogSettings()

@@ -8,7 +8,7 @@ ARGS ?=
 TRACES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools apt fmt lint types imports test e2e demo bench bench-scaling docs proto dashboards chart check clean
+.PHONY: help setup tools apt fmt lint types imports test e2e demo bench bench-scaling bench-exporter docs proto dashboards chart check clean
 
 help:  ## list the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -67,6 +67,10 @@ bench: $(VENV)/.development  ## benchmarks: ratios measured side by side in one 
 
 bench-scaling: $(VENV)/.development  ## cost of gpuscale and its peers on TRACES=folder
 	@$(BIN)/python benchmarks/scaling.py --traces $(or $(TRACES),$(error say TRACES=folder with the traces))
+
+bench-exporter: $(VENV)/.development  ## cost of the exporter beside nvitop-exporter
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench >&2
+	@$(BIN)/python benchmarks/exporter.py
 
 docs: $(VENV)/.development  ## write the generated pages
 	@$(BIN)/python docs/generate.py

@@ -1,15 +1,17 @@
-"""The HTTP server that both daemons share: /metrics from cached bytes, /healthz, /readyz.
+"""The HTTP server that both daemons share: /metrics from values that were read before, /healthz, /readyz.
 
-A scrape writes bytes that were rendered when the values were read: it calls nothing, waits for
-nothing and costs the same for one scraper or twenty.
+A scrape calls nothing and waits for nobody. The first one of a set of values renders it, in the form
+asked for; all others of that set write the same bytes.
 """
 
 import asyncio
+import functools
 import gzip
 import re
 import socket
+import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import Literal
 
 from aiohttp import web
 from prometheus_client import exposition
@@ -27,10 +29,12 @@ from gpuscale.webconfig import WebConfig
 from gpuscale.webguard import Guard
 
 GZIP_LEVEL = 1
-"""Rendered once per collection: most of the size for little of the time."""
+"""Most of the size for little of the time."""
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+Form = Literal["text", "text_gzip", "openmetrics", "openmetrics_gzip"]
+"""Forms of a page, by the names of its properties."""
 SHUTDOWN_S = 2.0
 """Open requests get this long at the end."""
 SCRAPE_WRITE_S = 10.0
@@ -47,16 +51,6 @@ RELOAD_S = 5.0
 _log = log.get("http")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exposition:
-    """One rendered set of families in every form a scraper may ask for."""
-
-    text: bytes
-    text_gzip: bytes
-    openmetrics: bytes
-    openmetrics_gzip: bytes
-
-
 class _Fixed(Collector):
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = tuple(families)
@@ -65,22 +59,65 @@ class _Fixed(Collector):
         return self._families
 
 
+class Exposition:
+    """One set of families in every form a scraper may ask for; each is made when first asked for, and kept.
+
+    Values are read once a second and scraped a few times a minute: most sets are never rendered.
+    """
+
+    def __init__(
+        self, families: Iterable[Metric], extra_text: bytes = b"", extra_openmetrics: bytes = b""
+    ) -> None:
+        """`extra_*` are whole families in that format, put in front of the end. See `render`."""
+        self._families = families
+        self._extra_text = extra_text
+        self._extra_openmetrics = extra_openmetrics
+        self._one_at_a_time = threading.Lock()
+
+    @functools.cached_property
+    def _fixed(self) -> _Fixed:
+        return _Fixed(self._families)
+
+    @functools.cached_property
+    def text(self) -> bytes:
+        """The text format, version 0.0.4."""
+        return exposition.generate_latest(self._fixed) + self._extra_text
+
+    @functools.cached_property
+    def openmetrics(self) -> bytes:
+        """OpenMetrics 1.0.0."""
+        body = openmetrics.generate_latest(self._fixed)  # type: ignore[no-untyped-call]
+        end = b"# EOF\n"
+        assert body.endswith(end)
+        return bytes(body[: -len(end)]) + self._extra_openmetrics + end
+
+    @functools.cached_property
+    def text_gzip(self) -> bytes:
+        """`text`, compressed."""
+        return gzip.compress(self.text, GZIP_LEVEL, mtime=0)
+
+    @functools.cached_property
+    def openmetrics_gzip(self) -> bytes:
+        """`openmetrics`, compressed."""
+        return gzip.compress(self.openmetrics, GZIP_LEVEL, mtime=0)
+
+    async def body(self, form: Form) -> bytes:
+        """The bytes of one form; where they must be made, in a thread, once for all who ask."""
+        if form in self.__dict__:  # made before
+            return bytes(self.__dict__[form])
+        return await asyncio.to_thread(self._make, form)
+
+    def _make(self, form: Form) -> bytes:
+        with self._one_at_a_time:
+            made: bytes = getattr(self, form)
+            return made
+
+
 def render(
     families: Iterable[Metric], *, extra_text: bytes = b"", extra_openmetrics: bytes = b""
 ) -> Exposition:
-    """Render families by prometheus-client; `extra_*` are whole families in that format, put in front of the end."""
-    fixed = _Fixed(families)
-    text = exposition.generate_latest(fixed) + extra_text
-    body = openmetrics.generate_latest(fixed)  # type: ignore[no-untyped-call]
-    end = b"# EOF\n"
-    assert body.endswith(end)
-    om = body[: -len(end)] + extra_openmetrics + end
-    return Exposition(
-        text=text,
-        text_gzip=gzip.compress(text, GZIP_LEVEL, mtime=0),
-        openmetrics=om,
-        openmetrics_gzip=gzip.compress(om, GZIP_LEVEL, mtime=0),
-    )
+    """Families to be rendered by prometheus-client; an iterator is gone through when somebody asks."""
+    return Exposition(families, extra_text, extra_openmetrics)
 
 
 def _accepts(header: str, wanted: str) -> bool:
@@ -92,23 +129,23 @@ def _accepts(header: str, wanted: str) -> bool:
     return False
 
 
-def metrics_response(request: web.Request, page: Exposition) -> web.Response:
+async def metrics_response(request: web.Request, page: Exposition) -> web.Response:
     """The form of `page` that the request's Accept and Accept-Encoding ask for."""
     om = _accepts(request.headers.get("Accept", ""), "application/openmetrics-text")
     zipped = _accepts(request.headers.get("Accept-Encoding", ""), "gzip")
-    body = {
-        (False, False): page.text,
-        (False, True): page.text_gzip,
-        (True, False): page.openmetrics,
-        (True, True): page.openmetrics_gzip,
-    }[om, zipped]
+    forms: dict[tuple[bool, bool], Form] = {
+        (False, False): "text",
+        (False, True): "text_gzip",
+        (True, False): "openmetrics",
+        (True, True): "openmetrics_gzip",
+    }
     headers = {
         "Content-Type": OPENMETRICS_TYPE if om else TEXT_TYPE,
         "Vary": "Accept, Accept-Encoding",
     }
     if zipped:
         headers["Content-Encoding"] = "gzip"
-    return web.Response(body=body, headers=headers)
+    return web.Response(body=await page.body(forms[om, zipped]), headers=headers)
 
 
 def application(
@@ -129,15 +166,10 @@ def application(
         nonlocal scrapes
         if scrapes >= scrapes_max:
             return web.Response(status=503, text=f"{scrapes} scrapes are being answered already\n")
-        response = metrics_response(request, page())
         scrapes += 1
         try:
-            async with asyncio.timeout(SCRAPE_WRITE_S):
-                await response.prepare(request)
-                await response.write_eof()
-        except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()
+            response = await metrics_response(request, page())
+            await _write(request, response)
         finally:
             scrapes -= 1
         return response
@@ -158,6 +190,17 @@ def application(
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
     return app
+
+
+async def _write(request: web.Request, response: web.Response) -> None:
+    """Write the whole answer now, or cut off who does not take it."""
+    try:
+        async with asyncio.timeout(SCRAPE_WRITE_S):
+            await response.prepare(request)
+            await response.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
 
 
 class HttpServer:

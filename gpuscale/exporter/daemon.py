@@ -6,10 +6,11 @@
 import asyncio
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from aiohttp import web
+from prometheus_client.core import Metric
 
 from gpuscale import __version__, httpd, log, runtime
 from gpuscale.clock import Clock, SystemClock
@@ -178,15 +179,17 @@ class Exporter:
             collectors=observed.collectors,
             cycles=self._cycles,
         )
-        self._page = await asyncio.to_thread(self._render, sample)
+        self._page = self._render(sample)
         self._sample = sample
 
     def _render(self, sample: NodeSample | None) -> httpd.Exposition:
-        families = exposition.families(sample, self._clock.wall())
+        def families() -> Iterator[Metric]:
+            yield from exposition.families(sample, self._clock.wall())
+
         if not self._settings.dcgm.enabled:
-            return httpd.render(families)
+            return httpd.render(families())
         pages = dcgm.render(sample, self._settings.dcgm.hostname_label)
-        return httpd.render(families, extra_text=pages.text, extra_openmetrics=pages.openmetrics)
+        return httpd.render(families(), extra_text=pages.text, extra_openmetrics=pages.openmetrics)
 
     async def _stop_sampler(self) -> None:
         assert self._sampler is not None

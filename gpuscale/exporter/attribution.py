@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpuscale.exporter.device import Identity
 from gpuscale.exporter.podresources import HeldDevice
-from gpuscale.exporter.sample import Allocation, Identity
+from gpuscale.exporter.sample import Allocation
 
 ALLOCATIONS_MAX = 4_096
 """Series of one page: sixteen GPUs with 256 shares each. What is beyond is counted as unmatched."""

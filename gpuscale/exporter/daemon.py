@@ -18,13 +18,13 @@ from gpuscale.config import convert
 from gpuscale.errors import ConfigError, SourceError
 from gpuscale.exporter import attribution, dcgm, exposition, simulated
 from gpuscale.exporter.collectors import COLLECTORS
+from gpuscale.exporter.device import Driver
 from gpuscale.exporter.nvml import NvmlDriver
 from gpuscale.exporter.podresources import HeldDevice, PodResources
 from gpuscale.exporter.sample import (
     AttributionState,
     Collector,
     DeviceSample,
-    Driver,
     DriverState,
     NodeSample,
 )

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from gpuscale import __version__, catalog
+from gpuscale.exporter.device import MigInstance
 from gpuscale.exporter.sample import AttributionState, DeviceSample, NodeSample
 
 _SUFFIX = {"counter": "_total", "info": "_info", "gauge": ""}
@@ -99,10 +100,23 @@ def _device(device: DeviceSample, node: str, now: float) -> Iterator[Row]:
     )
     if device.read_at is not None:
         yield "gpuscale_gpu_sample_age_seconds", gpu, max(0.0, now - device.read_at)
-    for metric in device.unsupported:
-        yield "gpuscale_gpu_unsupported_info", {**gpu, "metric": metric}, 1
+    for lacking in device.unsupported:
+        labels = {**gpu, "metric": lacking.family, "reason": lacking.reason}
+        yield "gpuscale_gpu_unsupported_info", labels, 1
     for value in device.samples:
-        yield value.family, {**gpu, **dict(value.labels)}, value.value
+        yield (
+            value.family,
+            {**(gpu if value.mig is None else _mig(value.mig)), **dict(value.labels)},
+            value.value,
+        )
+
+
+def _mig(instance: MigInstance) -> dict[str, str]:
+    return {
+        "uuid": instance.uuid,
+        "parent_uuid": instance.parent_uuid,
+        "profile": instance.profile,
+    }
 
 
 def _attribution(state: AttributionState, now: float) -> Iterator[Row]:

@@ -9,6 +9,14 @@ from enum import StrEnum
 from typing import Literal, Protocol
 
 from gpuscale.errors import DriverError
+from gpuscale.exporter.device import (
+    ComputeProcess,
+    Device,
+    DriverVersions,
+    Identity,
+    MigInstance,
+    ProcessUtilization,
+)
 
 
 class Tier(StrEnum):
@@ -17,118 +25,36 @@ class Tier(StrEnum):
     FAST = "fast"
     MEDIUM = "medium"
     SLOW = "slow"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """What a physical GPU is; constant as long as it is there."""
-
-    index: int
-    uuid: str
-    product: str
-    pci_bus_id: str
-    minor: int | None
-    """Number N of /dev/nvidiaN; None where the platform has none (WSL)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Utilization:
-    """Shares (0–1) of the time since the last read; None where the device does not give it."""
-
-    busy: float | None
-    memory_copy: float | None
-    source: Literal["samples", "instant"]
-    """Of `busy`. samples: time-weighted mean of the driver's ring buffer; instant: its last window."""
-    busy_covered_s: float | None = None
-    """Seconds, of the driver's own clock, that `busy` is the mean of; None for an instant value."""
-    memory_copy_covered_s: float | None = None
-    """The same for `memory_copy`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryBytes:
-    """Device memory; `reserved` is None where the driver cannot tell it from used."""
-
-    total: int
-    used: int
-    free: int
-    reserved: int | None
-
-
-class Device(Protocol):
-    """One physical GPU as collectors read it. Every method may block in the driver.
-
-    Each raises NotSupported where this device does not give the value, DeviceLost where the device
-    is gone, DriverRestartRequired where only a new process helps, DriverError otherwise. Values are
-    checked for range here: a sentinel or an absurd number is NotSupported.
-    """
-
-    @property
-    def identity(self) -> Identity:
-        """Who this is (read once, at enumeration)."""
-        ...
-
-    def utilization(self) -> Utilization:
-        """Since the last call on this device."""
-        ...
-
-    def memory_bytes(self) -> MemoryBytes:
-        """Now."""
-        ...
-
-    def power_watts(self) -> float:
-        """Now, as the driver averages it."""
-        ...
-
-    def power_limit_watts(self) -> float:
-        """Enforced limit."""
-        ...
-
-    def energy_joules(self) -> float:
-        """Since the driver was loaded."""
-        ...
-
-    def temperature_celsius(self, sensor: Literal["gpu", "memory"]) -> float:
-        """Now."""
-        ...
-
-
-class Driver(Protocol):
-    """The node's driver: a session that is opened, enumerated and closed. Calls may block."""
-
-    def open(self) -> "DriverVersions":
-        """Start a session. Raises DriverMissing or DriverRestartRequired."""
-        ...
-
-    def devices(self) -> tuple[Device, ...]:
-        """Enumerate the physical GPUs. A GPU that cannot be opened is left out and named by `lost`."""
-        ...
-
-    def lost(self) -> tuple[tuple[int, str], ...]:
-        """(index, reason) of GPUs that the last `devices()` could not open."""
-        ...
-
-    def close(self) -> None:
-        """End the session; idempotent."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverVersions:
-    """Version strings; None where the driver does not tell."""
-
-    driver: str | None
-    nvml: str | None
-    cuda: str | None
+    PROCESSES = "processes"
+    """Who runs on the GPU: the slowest calls of all, so only where somebody needs the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One series of a device: its family in the catalog, the labels beyond gpu and uuid, its value."""
+    """One series: its family in the catalog, the labels beyond those that say of what, its value.
+
+    Of a whole GPU the labels `gpu` and `uuid` say so; of a MIG instance `uuid`, `parent_uuid` and
+    `profile`.
+    """
 
     family: str
     value: float
     labels: tuple[tuple[str, str], ...] = ()
+    mig: MigInstance | None = None
+    """The MIG instance that it is of; None for the whole GPU."""
+
+
+Absence = Literal["not_supported", "no_permission", "driver_too_old", "no_true_value"]
+"""Why a value is absent for good: the board (or its mode, such as MIG) has none, the process may not read it, this
+driver has no such call, or what the driver says cannot be true."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsupported:
+    """A family that a device does not give, and why."""
+
+    family: str
+    reason: Absence
 
 
 class Collector(Protocol):
@@ -165,10 +91,23 @@ class Reading:
     """What one collector read of one device."""
 
     samples: tuple[Sample, ...]
-    unsupported: tuple[str, ...] = ()
+    unsupported: tuple[Unsupported, ...] = ()
     """Families that this device does not give."""
     errors: tuple[DriverError, ...] = ()
     """Failures of single values beside which others could be read; to be counted, not fatal."""
+    mig: tuple[MigInstance, ...] | None = None
+    """The MIG instances that are there; None from a collector that does not look for them."""
+    processes: "ProcessReading | None" = None
+    """None from a collector that does not look for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessReading:
+    """Who runs on a GPU, and what they used since the reading before."""
+
+    processes: tuple[ComputeProcess, ...]
+    utilization: tuple[ProcessUtilization, ...] | None
+    """Empty while nothing ran; None where the device does not tell (MIG, old drivers)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +122,13 @@ class DeviceSample:
     """Wall time of the last good fast read; None before the first."""
     samples: tuple[Sample, ...]
     """Empty of every value that is older than the staleness bound."""
-    unsupported: tuple[str, ...] = ()
+    unsupported: tuple[Unsupported, ...] = ()
+    mig: tuple[MigInstance, ...] = ()
+    """The MIG instances that it is divided into."""
+    processes: ProcessReading | None = None
+    """None where nobody looks, or the last look is too old."""
+    processes_at: float | None = None
+    """Wall time of that look: a reading that was seen is not counted again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

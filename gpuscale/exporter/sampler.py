@@ -16,14 +16,8 @@ from dataclasses import dataclass
 from gpuscale import log
 from gpuscale.clock import Clock
 from gpuscale.errors import DriverError, DriverMissing, DriverRestartRequired
-from gpuscale.exporter.sample import (
-    Collector,
-    CollectorStats,
-    DeviceSample,
-    Driver,
-    DriverState,
-    Identity,
-)
+from gpuscale.exporter.device import Driver, Identity
+from gpuscale.exporter.sample import Collector, CollectorStats, DeviceSample, DriverState
 from gpuscale.exporter.watch import Calls, Failures, Watch
 from gpuscale.settings import ExporterSettings
 

@@ -22,7 +22,8 @@ from gpuscale.errors import (
     DriverRestartRequired,
     NotSupported,
 )
-from gpuscale.exporter.sample import Collector, Device, DeviceSample, Identity, Reading, Tier
+from gpuscale.exporter.device import Device, Identity, MigInstance
+from gpuscale.exporter.sample import Collector, DeviceSample, Reading, Tier
 from gpuscale.settings import ExporterSettings
 
 ERROR_KINDS: tuple[tuple[type[DriverError], str], ...] = (
@@ -157,6 +158,7 @@ class Watch:
             Tier.FAST: periods.fast_s,
             Tier.MEDIUM: periods.medium_s,
             Tier.SLOW: periods.slow_s,
+            Tier.PROCESSES: periods.processes_s,
         }
         # A value that is read once a minute is not stale after thirty seconds, but when the next
         # reading of it is missing.
@@ -203,19 +205,39 @@ class Watch:
             if view.lost
             else [(c, view.reads[c.name]) for c in self._collectors if c.name in view.reads]
         )
+        samples = tuple(
+            sample
+            for collector, read in reads
+            if now - read.monotonic <= self._bounds[collector.tier]
+            for sample in read.reading.samples
+        )
+        given = {sample.family for sample in samples}
+        mig = _newest_mig(reads)
         fast = [read.wall for collector, read in reads if collector.tier is Tier.FAST]
+        looked = next(
+            (
+                read
+                for collector, read in reads
+                if read.reading.processes is not None
+                and now - read.monotonic <= self._bounds[collector.tier]
+            ),
+            None,
+        )
         return DeviceSample(
             identity=self.identity,
             up=overdue is None and view.reason is None,
             reason=overdue or view.reason,
             read_at=max(fast, default=None),
-            samples=tuple(
-                sample
-                for collector, read in reads
-                if now - read.monotonic <= self._bounds[collector.tier]
-                for sample in read.reading.samples
+            samples=samples,
+            unsupported=tuple(
+                lack
+                for _, read in reads
+                for lack in read.reading.unsupported
+                if lack.family not in given
             ),
-            unsupported=tuple(family for _, read in reads for family in read.reading.unsupported),
+            mig=mig,
+            processes=looked.reading.processes if looked is not None else None,
+            processes_at=looked.wall if looked is not None else None,
         )
 
     # ----- the supervisor's side
@@ -350,6 +372,10 @@ class Watch:
 
     def _say(self, event: str, **data: object) -> None:
         _log.warning(event, gpu=self.identity.index, uuid=self.identity.uuid, **data)
+
+
+def _newest_mig(reads: Sequence[tuple[Collector, _Read]]) -> tuple[MigInstance, ...]:
+    return next((read.reading.mig for _, read in reads if read.reading.mig is not None), ())
 
 
 def next_due(due: float, period_s: float, now: float) -> float:

@@ -12,14 +12,28 @@ from gpuscale.settings.web import WebSettings
 class PeriodSettings(Strict, frozen=True, kw_only=True):
     """How often each tier of values is read from NVML."""
 
-    fast_s: Annotated[Seconds, Meta(description="Utilization, memory copy, memory and power.")] = (
-        1.0
-    )
-    medium_s: Annotated[Seconds, Meta(description="Temperatures and energy.")] = 10.0
+    fast_s: Annotated[
+        Seconds,
+        Meta(
+            description="Utilization, memory, power, hardware counters (Hopper and later), MIG instances."
+        ),
+    ] = 1.0
+    medium_s: Annotated[
+        Seconds,
+        Meta(
+            description="Temperatures, clocks, throttling, energy, PCIe and NVLink counters, video engines."
+        ),
+    ] = 10.0
     slow_s: Annotated[
         Seconds,
-        Meta(description="Inventory and power limits; a new GPU is seen this late at most."),
+        Meta(
+            description="Inventory, power limits, ECC errors, remapped rows, fans; a new GPU is seen this late at most."
+        ),
     ] = 60.0
+    processes_s: Annotated[
+        Seconds,
+        Meta(description="Processes on a GPU, the slowest calls; only where something needs them."),
+    ] = 5.0
 
 
 class PodResourcesSettings(Strict, frozen=True, kw_only=True):

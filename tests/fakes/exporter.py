@@ -9,7 +9,7 @@ from gpuscale import runtime
 from gpuscale.clock import SystemClock
 from gpuscale.config import convert
 from gpuscale.exporter.daemon import Exporter
-from gpuscale.exporter.sample import Driver
+from gpuscale.exporter.device import Driver
 from gpuscale.settings import ExporterSettings
 
 FAST_S = 0.05

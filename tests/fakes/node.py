@@ -4,16 +4,16 @@ from collections.abc import Iterable, Sequence
 
 from gpuscale.errors import DriverError
 from gpuscale.exporter.collectors import COLLECTORS
+from gpuscale.exporter.device import Device, Driver
 from gpuscale.exporter.sample import (
     Allocation,
     AttributionState,
     CollectorStats,
-    Device,
     DeviceSample,
-    Driver,
     DriverState,
     NodeSample,
     Sample,
+    Unsupported,
 )
 
 AT = 1_767_225_600.0
@@ -71,7 +71,7 @@ def node_of(driver: Driver, allocations: Iterable[Allocation] = ()) -> NodeSampl
 
 def _device(device: Device) -> DeviceSample:
     samples: list[Sample] = []
-    unsupported: list[str] = []
+    unsupported: list[Unsupported] = []
     reason: str | None = None
     for collector in COLLECTORS:
         state: dict[str, float] = {}

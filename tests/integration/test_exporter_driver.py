@@ -11,7 +11,8 @@ from gpuscale.clock import SystemClock
 from gpuscale.errors import DriverError, DriverMissing, DriverRestartRequired
 from gpuscale.exporter import sampler
 from gpuscale.exporter.daemon import Exporter
-from gpuscale.exporter.sample import Device, DeviceSample, NodeSample, Reading, Sample, Tier
+from gpuscale.exporter.device import Device
+from gpuscale.exporter.sample import DeviceSample, NodeSample, Reading, Sample, Tier
 from tests.fakes.exporter import exporting, settings_of, until
 from tests.fakes.gpu import FakeDevice, FakeDriver, identity, lost
 from tests.fakes.node import values

@@ -19,8 +19,9 @@ from gpuscale.errors import (
     DriverRestartRequired,
     NotSupported,
 )
-from gpuscale.exporter.nvml import DEVICES_MAX, NvmlDriver
-from gpuscale.exporter.sample import Device
+from gpuscale.exporter.device import Device
+from gpuscale.exporter.nvml import NvmlDriver
+from gpuscale.exporter.nvml.driver import DEVICES_MAX
 from tests.fakes.nvml_library import (
     LAYOUT,
     LIBRARY_MARKS,

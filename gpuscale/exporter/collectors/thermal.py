@@ -1,12 +1,14 @@
-"""Temperatures by sensor. A sensor that the board does not have is absent; the others go on."""
+"""Temperatures by sensor, and fans. A sensor that the board does not have is absent; the others go on."""
 
-from typing import Literal
+from functools import partial
 
-from gpuscale.errors import DeviceLost, DriverError, DriverRestartRequired, NotSupported
-from gpuscale.exporter.sample import Device, Reading, Sample, Tier
+from gpuscale.exporter.device import Device, Sensor
+from gpuscale.exporter.gather import Gathering
+from gpuscale.exporter.sample import Reading, Tier
 
 TEMPERATURE = "gpuscale_gpu_temperature_celsius"
-SENSORS: tuple[Literal["gpu", "memory"], ...] = ("gpu", "memory")
+FAN_SPEED = "gpuscale_gpu_fan_speed_ratio"
+SENSORS: tuple[Sensor, ...] = ("gpu", "memory")
 
 
 class TemperatureCollector:
@@ -17,21 +19,25 @@ class TemperatureCollector:
     families = (TEMPERATURE,)
 
     def read(self, device: Device, state: dict[str, float], elapsed_s: float | None) -> Reading:
-        """Read every sensor once; one that fails is counted and does not hide the other."""
-        samples: list[Sample] = []
-        errors: list[DriverError] = []
+        """Read every sensor once."""
+        gathering = Gathering()
         for sensor in SENSORS:
-            try:
-                celsius = device.temperature_celsius(sensor)
-            except NotSupported:
-                continue
-            except (DeviceLost, DriverRestartRequired):
-                raise
-            except DriverError as error:
-                errors.append(error)
-                continue
-            samples.append(Sample(family=TEMPERATURE, value=celsius, labels=(("sensor", sensor),)))
-        if errors and not samples:
-            raise errors[0]
-        unsupported = () if samples else self.families
-        return Reading(samples=tuple(samples), unsupported=unsupported, errors=tuple(errors))
+            celsius = gathering.ask(partial(device.temperature_celsius, sensor), TEMPERATURE)
+            if celsius is not None:
+                gathering.add(TEMPERATURE, celsius, ("sensor", sensor))
+        return gathering.reading()
+
+
+class FanCollector:
+    """Boards for servers have none; theirs belong to the chassis."""
+
+    name = "fans"
+    tier = Tier.SLOW
+    families = (FAN_SPEED,)
+
+    def read(self, device: Device, state: dict[str, float], elapsed_s: float | None) -> Reading:
+        """Read every fan once."""
+        gathering = Gathering()
+        for fan, ratio in enumerate(gathering.ask(device.fan_speed_ratios, FAN_SPEED) or ()):
+            gathering.add(FAN_SPEED, ratio, ("fan", str(fan)))
+        return gathering.reading()

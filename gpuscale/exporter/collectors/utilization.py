@@ -1,12 +1,14 @@
 """How busy the GPU and its memory were: as a share, and as a counter whose rate() is that share."""
 
-from gpuscale.errors import NotSupported
-from gpuscale.exporter.sample import Device, Reading, Sample, Tier
+from gpuscale.exporter.device import Device
+from gpuscale.exporter.gather import Gathering
+from gpuscale.exporter.sample import Reading, Tier
 
 BUSY_RATIO = "gpuscale_gpu_utilization_ratio"
 BUSY_SECONDS = "gpuscale_gpu_busy_seconds_total"
 COPY_RATIO = "gpuscale_gpu_memory_copy_utilization_ratio"
 COPY_SECONDS = "gpuscale_gpu_memory_copy_busy_seconds_total"
+SOURCE = "gpuscale_gpu_utilization_source_info"
 
 INSTANT_COVERS_S_MAX = 60.0
 """An instant value stands for the time since the last read, but for no longer than the slowest
@@ -21,27 +23,27 @@ class UtilizationCollector:
 
     name = "utilization"
     tier = Tier.FAST
-    families = (BUSY_RATIO, BUSY_SECONDS, COPY_RATIO, COPY_SECONDS)
+    families = (BUSY_RATIO, BUSY_SECONDS, COPY_RATIO, COPY_SECONDS, SOURCE)
 
     def read(self, device: Device, state: dict[str, float], elapsed_s: float | None) -> Reading:
         """Read once; the totals live in `state` and never fall."""
+        gathering = Gathering()
         try:
-            seen = device.utilization()
-        except NotSupported:
-            return Reading(samples=(), unsupported=self.families)
+            seen = gathering.ask(device.utilization, *self.families)
+            if seen is None:
+                return gathering.reading()
         except Exception:
             # Whatever it was, it goes on its way; remembered is only that this time was not seen.
             state["missed_s"] = elapsed_s or 0.0
             raise
         missed_s = state.pop("missed_s", 0.0)
-        samples: list[Sample] = []
-        unsupported: list[str] = []
         for ratio, covered_s, ratio_family, seconds_family in (
             (seen.busy, seen.busy_covered_s, BUSY_RATIO, BUSY_SECONDS),
             (seen.memory_copy, seen.memory_copy_covered_s, COPY_RATIO, COPY_SECONDS),
         ):
             if ratio is None:
-                unsupported += (ratio_family, seconds_family)
+                gathering.lack(ratio_family, "not_supported")
+                gathering.lack(seconds_family, "not_supported")
                 continue
             if elapsed_s is not None:
                 # An instant value stands for the time since the last try: what a failed one
@@ -49,11 +51,11 @@ class UtilizationCollector:
                 instant_s = min(max(0.0, elapsed_s - missed_s), INSTANT_COVERS_S_MAX)
                 mean_s = instant_s if covered_s is None else covered_s
                 _count(state, seconds_family, ratio, mean_s, elapsed_s)
-            samples += (
-                Sample(family=ratio_family, value=ratio),
-                Sample(family=seconds_family, value=state.get(seconds_family, 0.0)),
-            )
-        return Reading(samples=tuple(samples), unsupported=tuple(unsupported))
+            gathering.add(ratio_family, ratio)
+            gathering.add(seconds_family, state.get(seconds_family, 0.0))
+        if seen.busy is not None:
+            gathering.add(SOURCE, 1.0, ("source", seen.source))
+        return gathering.reading()
 
 
 def _count(

@@ -13,6 +13,7 @@ from gpuscale.exporter.sample import (
     DriverState,
     NodeSample,
     Sample,
+    Unsupported,
 )
 from tests.fakes.gpu import FakeDriver
 from tests.fakes.node import AT, allocation, node_of
@@ -113,9 +114,11 @@ def test_a_series_that_is_there_already_is_not_published_twice() -> None:
 
 
 def test_what_a_gpu_does_not_give_is_announced() -> None:
-    sample = with_device(node(1), unsupported=("gpuscale_gpu_energy_joules_total",))
+    lack = Unsupported(family="gpuscale_gpu_energy_joules_total", reason="no_permission")
+    sample = with_device(node(1), unsupported=(lack,))
     published = [labels for name, labels in series(sample) if name.endswith("unsupported_info")]
     assert ("metric", "gpuscale_gpu_energy_joules_total") in published[0]
+    assert ("reason", "no_permission") in published[0]
 
 
 def test_a_family_that_the_catalog_does_not_know_is_a_programming_error() -> None:

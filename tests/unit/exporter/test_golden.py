@@ -15,9 +15,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from gpuscale import catalog, httpd
 from gpuscale.exporter import dcgm, exposition
-from gpuscale.exporter.sample import CollectorStats, NodeSample
+from gpuscale.exporter.sample import CollectorStats, NodeSample, Unsupported
 from tests import tools
-from tests.fakes.gpu import FakeDriver
+from tests.fakes.gpu import FakeDriver, instance
 from tests.fakes.node import AT, allocation, attribution, node_of
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -26,6 +26,7 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 def node() -> NodeSample:
     """One GPU held whole, one shared by two pods, one that hangs and lacks its energy counter."""
     driver = FakeDriver.of(3)
+    driver.gpus[1].mig = (instance(driver.gpus[1].identity.uuid),)
     whole, shared, _ = (gpu.identity.uuid for gpu in driver.gpus)
     sample = node_of(driver)
     hung = dataclasses.replace(
@@ -33,7 +34,9 @@ def node() -> NodeSample:
         up=False,
         reason="power_watts has not returned within 5 s",
         samples=(),
-        unsupported=("gpuscale_gpu_energy_joules_total",),
+        unsupported=(
+            Unsupported(family="gpuscale_gpu_energy_joules_total", reason="not_supported"),
+        ),
     )
     held = attribution(
         [
@@ -81,7 +84,11 @@ def test_the_golden_node_shows_every_family_that_a_healthy_driver_gives() -> Non
     families = parse_openmetrics(page().openmetrics.decode())  # type: ignore[no-untyped-call]
     shown = {sample.name for family in families for sample in family.samples}
     missing = {family.name for family in catalog.EXPORTER} - shown
-    assert missing == {"gpuscale_nvml_error_info"}
+    assert missing == {
+        "gpuscale_nvml_error_info",
+        "gpuscale_gpu_xid_errors_total",
+        "gpuscale_gpu_xid_last_timestamp_seconds",
+    }
 
 
 @pytest.mark.prometheus

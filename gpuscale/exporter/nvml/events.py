@@ -1,0 +1,82 @@
+"""Errors that the driver announces (XIDs): one event set over all GPUs, waited on by a thread of its own."""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpuscale.errors import DriverError, NotSupported
+from gpuscale.exporter import nvmlreturn
+from gpuscale.exporter.device import XidEvent
+from gpuscale.exporter.nvml.call import Handle, call, pynvml
+from gpuscale.exporter.nvml.processes import instance_id
+
+XID_MAX = 0xFFFF
+"""XIDs number some two hundred; what is larger is no XID."""
+
+
+class NvmlXidEvents:
+    """A subscription of this session; it ends with it."""
+
+    def __init__(self, handles: Sequence[Handle]) -> None:
+        """Raises NotSupported where no GPU gives events, DriverError where the driver fails."""
+        self._set: Any = call("nvmlEventSetCreate")
+        self._uuids: Mapping[int, str] = {}
+        unsupported: list[str] = []
+        uuids: dict[int, str] = {}
+        for handle in handles:
+            try:
+                handle.ask("nvmlDeviceRegisterEvents", _xid_type(), self._set)
+            except DriverError:
+                unsupported.append(handle.identity.uuid)
+            else:
+                uuids[_address(handle.raw)] = handle.identity.uuid
+        self._uuids = uuids
+        self._unsupported = tuple(unsupported)
+        if handles and not uuids:
+            self.close()
+            raise NotSupported(
+                "no GPU of this node announces errors", code=nvmlreturn.NOT_SUPPORTED
+            )
+
+    @property
+    def unsupported(self) -> tuple[str, ...]:
+        """Uuids of the GPUs whose events cannot be had."""
+        return self._unsupported
+
+    def wait(self, timeout_s: float) -> XidEvent | None:
+        """The next event; None when none came in time."""
+        if self._set is None:
+            raise DriverError("the subscription to errors has ended")
+        try:
+            data = call("nvmlEventSetWait_v2", self._set, int(timeout_s * 1000))
+        except DriverError as error:
+            if error.code == nvmlreturn.TIMEOUT:
+                return None
+            raise
+        if int(data.eventType) != _xid_type() or not 0 < int(data.eventData) <= XID_MAX:
+            return None
+        return XidEvent(
+            uuid=self._uuids.get(_address(data.device), ""),
+            xid=int(data.eventData),
+            gpu_instance_id=instance_id(int(data.gpuInstanceId)),
+            compute_instance_id=instance_id(int(data.computeInstanceId)),
+        )
+
+    def close(self) -> None:
+        """End the subscription; idempotent."""
+        events, self._set = self._set, None
+        if events is None:
+            return
+        try:
+            call("nvmlEventSetFree", events)
+        except DriverError:
+            return  # the session is gone, and the set with it
+
+
+def _xid_type() -> int:
+    return int(pynvml().nvmlEventTypeXidCriticalError)
+
+
+def _address(raw: Any) -> int:
+    """What tells handles apart: the driver gives the same one for the same GPU within a session."""
+    return ctypes.cast(raw, ctypes.c_void_p).value or 0

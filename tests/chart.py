@@ -43,6 +43,14 @@ MATRIX: dict[str, list[str]] = {
         "controller.config.listen_grpc=:6001",
     ],
     "no-attribution": ["exporter.config.pod_resources.enabled=false"],
+    "processes": [
+        "exporter.config.processes.enabled=true",
+        "exporter.accountsHostPath=/var/lib/gpuscale",
+    ],
+    "nothing-but-gpus": [
+        "exporter.podResources.podLogsHostPath=",
+        "exporter.config.accounting.state_file=null",
+    ],
     "everywhere": ["exporter.affinity=null", "exporter.priorityClassName="],
     "named": [
         "fullnameOverride=a-name-that-is-much-longer-than-any-sensible-name-of-a-release",

@@ -1,6 +1,7 @@
 """The families of the exporter."""
 
 from gpuscale.catalog.family import Family, Kind
+from gpuscale.catalog.usage import USAGE
 
 
 def _exporter(name: str, kind: Kind, text: str, *labels: str) -> Family:
@@ -328,32 +329,7 @@ EXPORTER: tuple[Family, ...] = (
         "Of a MIG instance: memory bandwidth in use, as a share of the most it has (Hopper and later).",
         *_MIG,
     ),
-    _exporter(
-        "gpuscale_gpu_allocation_info",
-        "info",
-        "A container that holds a GPU or a share of it; many-to-many, join by uuid.",
-        "uuid",
-        "namespace",
-        "pod",
-        "container",
-        "resource",
-        "replica",
-    ),
-    _exporter(
-        "gpuscale_attribution_up",
-        "gauge",
-        "1 while the kubelet's PodResources API answers; absent when attribution is off.",
-    ),
-    _exporter(
-        "gpuscale_attribution_age_seconds",
-        "gauge",
-        "Age of the last answer of the kubelet when the page was rendered.",
-    ),
-    _exporter(
-        "gpuscale_attribution_unmatched_devices",
-        "gauge",
-        "Device ids that the kubelet lists and no GPU of this node matches.",
-    ),
+    *USAGE,
     _exporter(
         "gpuscale_collector_duration_seconds",
         "gauge",

@@ -15,16 +15,15 @@ from prometheus_client.core import Metric
 from gpuscale import __version__, httpd, log, runtime
 from gpuscale.clock import Clock, SystemClock
 from gpuscale.config import convert
-from gpuscale.errors import ConfigError, SourceError
-from gpuscale.exporter import attribution, dcgm, exposition, simulated
+from gpuscale.errors import ConfigError
+from gpuscale.exporter import dcgm, exposition, simulated
 from gpuscale.exporter.collectors import COLLECTORS
+from gpuscale.exporter.collectors.processes import ProcessCollector
 from gpuscale.exporter.device import Driver
+from gpuscale.exporter.holders import Holders
 from gpuscale.exporter.nvml import NvmlDriver
-from gpuscale.exporter.podresources import HeldDevice, PodResources
 from gpuscale.exporter.sample import (
-    AttributionState,
     Collector,
-    DeviceSample,
     DriverState,
     NodeSample,
 )
@@ -43,52 +42,6 @@ NVML_OFF = Observed(
 _log = log.get("exporter")
 
 
-class Attribution:
-    """The last answer of the kubelet, and how the asking goes."""
-
-    def __init__(self, settings: ExporterSettings, clock: Clock) -> None:
-        self._settings = settings.pod_resources
-        self._clock = clock
-        self._kubelet = PodResources(self._settings.socket, timeout_s=self._settings.timeout_s)
-        self._bound_s = max(settings.stale_after_s, 2 * self._settings.period_s)
-        self._held: tuple[HeldDevice, ...] = ()
-        self._at: float | None = None
-        self._reason: str | None = "the kubelet has not answered yet"
-
-    async def ask(self) -> None:
-        """One List call; a failure is logged when it is a new one."""
-        try:
-            held = await self._kubelet.held()
-        except SourceError as error:
-            if self._reason != str(error):
-                _log.warning("attribution down", reason=str(error))
-            self._reason = str(error)
-            return
-        if self._reason is not None:
-            _log.info("attribution up", devices_held=len(held))
-        self._held, self._at, self._reason = held, self._clock.wall(), None
-
-    def state(self, devices: Sequence[DeviceSample], now: float) -> AttributionState:
-        """The last answer against the GPUs that are there now; without allocations past their bound."""
-        fresh = self._at is not None and now - self._at <= self._bound_s
-        found = attribution.attribute(
-            self._held if fresh else (),
-            (device.identity for device in devices),
-            self._settings.resources,
-        )
-        return AttributionState(
-            up=self._reason is None,
-            reason=self._reason,
-            at=self._at,
-            allocations=found.allocations,
-            unmatched=found.unmatched,
-        )
-
-    async def close(self) -> None:
-        """Close the channel."""
-        await self._kubelet.close()
-
-
 class Exporter:
     """One node's exporter. `start` it within a `runtime.Daemon`, which then owns its loops and its end."""
 
@@ -100,15 +53,23 @@ class Exporter:
         driver: Driver | None,
         clock: Clock,
         collectors: Sequence[Collector] = COLLECTORS,
+        own_pod_uid: str | None = None,
     ) -> None:
         """`driver` None is the kill switch: nothing is ever asked of NVML."""
         self._settings = settings
         self._node = node
         self._clock = clock
+        self._holders = Holders(settings, clock, own_pod_uid=own_pod_uid)
         self._sampler = (
-            None if driver is None else Sampler(driver, collectors, settings=settings, clock=clock)
+            None
+            if driver is None
+            else Sampler(
+                driver,
+                (*collectors, ProcessCollector()) if self._holders.maps_processes else collectors,
+                settings=settings,
+                clock=clock,
+            )
         )
-        self._attribution: Attribution | None = None
         self._server: httpd.HttpServer | None = None
         self._sample: NodeSample | None = None
         self._page = self._render(None)
@@ -134,6 +95,7 @@ class Exporter:
             scrapes_max=web_settings.max_scrapes_in_flight,
         )
         application.router.add_get("/api/v1/sample", self._answer_sample)
+        application.router.add_get("/api/v1/audit", self._answer_audit)
         self._server = await httpd.HttpServer.start(
             application, self._settings.listen, web_settings.config_file
         )
@@ -142,21 +104,13 @@ class Exporter:
             daemon.own(f"web config of {self._node}", self._server.keep_config())
         host, port = self._server.address
         _log.info("listening", host=host, port=port, node=self._node, version=__version__)
-        if self._settings.pod_resources.enabled:
-            self._attribution = Attribution(self._settings, self._clock)
-            daemon.close_with(f"kubelet of {self._node}", self._attribution.close)
-            daemon.own(f"attribution of {self._node}", self._attribute())
+        self._holders.start(daemon, self._node)
         if self._sampler is not None:
             daemon.close_with(f"driver of {self._node}", self._stop_sampler)
             self._sampler.start()
         daemon.own(f"cycles of {self._node}", self._turn())
 
     # ----- loops
-
-    async def _attribute(self) -> None:
-        assert self._attribution is not None
-        period_s = self._settings.pod_resources.period_s
-        await runtime.every(self._clock, period_s, self._attribution.ask)
 
     async def _turn(self) -> None:
         await runtime.every(self._clock, self._settings.periods.fast_s, self._cycle)
@@ -166,8 +120,10 @@ class Exporter:
         observed = NVML_OFF if self._sampler is None else self._sampler.observe()
         if observed is None:
             return  # the driver is still being asked for the first time
+        attribution, usage = await self._holders.look(
+            observed.devices, driver_up=observed.driver.up
+        )
         now = self._clock.wall()
-        kubelet = self._attribution
         self._cycles += 1
         sample = NodeSample(
             sequence=self._cycles,
@@ -175,7 +131,8 @@ class Exporter:
             node=self._node,
             driver=observed.driver,
             devices=observed.devices,
-            attribution=None if kubelet is None else kubelet.state(observed.devices, now),
+            attribution=attribution,
+            usage=usage,
             collectors=observed.collectors,
             cycles=self._cycles,
         )
@@ -212,6 +169,14 @@ class Exporter:
             return web.json_response({"error": self._not_ready()}, status=503)
         return web.Response(body=msgspec.json.encode(self._sample), content_type="application/json")
 
+    async def _answer_audit(self, _: web.Request) -> web.Response:
+        """The lasting findings of the node audit as JSON, each with its evidence."""
+        usage = None if self._sample is None else self._sample.usage
+        if usage is None:
+            return web.json_response({"error": self._not_ready()}, status=503)
+        body = {"node": self._node, **msgspec.to_builtins(usage.audit)}
+        return web.Response(body=msgspec.json.encode(body), content_type="application/json")
+
 
 def run(
     settings: ExporterSettings, environ: Mapping[str, str], driver: Driver | None = None
@@ -230,6 +195,7 @@ def run(
             node=settings.node_name or environ.get("NODE_NAME") or socket.gethostname(),
             driver=driver or driver_of(settings, clock),
             clock=clock,
+            own_pod_uid=environ.get("POD_UID"),
         )
         await exporter.start(daemon)
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from gpuscale import __version__, catalog
+from gpuscale.exporter import usagerows
 from gpuscale.exporter.device import MigInstance
-from gpuscale.exporter.sample import AttributionState, DeviceSample, NodeSample
+from gpuscale.exporter.sample import DeviceSample, NodeSample
 
 _SUFFIX = {"counter": "_total", "info": "_info", "gauge": ""}
 
@@ -51,8 +52,7 @@ def _rows(sample: NodeSample | None, now: float) -> Iterator[Row]:
     yield from _node(sample)
     for device in sample.devices:
         yield from _device(device, sample.node, now)
-    if sample.attribution is not None:
-        yield from _attribution(sample.attribution, now)
+    yield from usagerows.rows(sample.attribution, sample.usage, now)
     for collector in sample.collectors:
         labels = {"collector": collector.name}
         if collector.duration_s is not None:
@@ -117,21 +117,3 @@ def _mig(instance: MigInstance) -> dict[str, str]:
         "parent_uuid": instance.parent_uuid,
         "profile": instance.profile,
     }
-
-
-def _attribution(state: AttributionState, now: float) -> Iterator[Row]:
-    yield "gpuscale_attribution_up", {}, float(state.up)
-    if state.at is not None:
-        yield "gpuscale_attribution_age_seconds", {}, max(0.0, now - state.at)
-    if state.up:
-        yield "gpuscale_attribution_unmatched_devices", {}, state.unmatched
-    for held in state.allocations:
-        labels = {
-            "uuid": held.uuid,
-            "namespace": held.namespace,
-            "pod": held.pod,
-            "container": held.container,
-            "resource": held.resource,
-            "replica": held.replica,
-        }
-        yield "gpuscale_gpu_allocation_info", labels, 1

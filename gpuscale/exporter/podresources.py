@@ -6,6 +6,8 @@ reconnects by itself. Whatever goes wrong here is a state that is published, nev
 exporter.
 """
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -13,11 +15,21 @@ from urllib.parse import quote
 import grpc
 import grpc.aio
 
-from gpuscale.errors import SourceMalformed, SourceRefused, SourceUnreachable, foreign
+from gpuscale.errors import SourceError, foreign
+from gpuscale.exporter.usage import Trouble
 from gpuscale.proto import podresources_pb2, podresources_pb2_grpc
 
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 """The kubelet's own clients allow as much: every pod of a full node with its CPU lists fits many times."""
+
+HELD_MAX = 16_384
+"""Devices taken from one answer: a kubelet that lists more is out of order, and is named so."""
+
+NAME_CHARS_MAX = 253
+"""Of a name in a label: Kubernetes allows no longer one."""
+
+CDI_NAMES_MAX = 16
+"""Of one claimed device; NVIDIA's driver gives one or two."""
 
 RECONNECT_MS_MAX = 5_000
 """A restarted kubelet is back within seconds, and gRPC's default of two minutes would hide that."""
@@ -25,13 +37,26 @@ RECONNECT_MS_MAX = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldDevice:
-    """One device id that the kubelet has given to one container, as it spells it."""
+    """One device that the kubelet has given to one container, as it spells it."""
 
     namespace: str
     pod: str
     container: str
     resource: str
+    """Of a device plugin's device the resource, of a claimed one (DRA) the driver."""
     device_id: str
+    """Of a claimed device its name in the driver's pool."""
+    claim: str | None = None
+    """NAMESPACE/NAME of the ResourceClaim; None for a device plugin's device."""
+    cdi_names: tuple[str, ...] = ()
+
+
+class KubeletTrouble(SourceError):
+    """The kubelet gave no list; `trouble` is why, in one word."""
+
+    def __init__(self, message: str, trouble: Trouble) -> None:
+        super().__init__(message)
+        self.trouble = trouble
 
 
 class PodResources:
@@ -57,31 +82,34 @@ class PodResources:
     async def held(self) -> tuple[HeldDevice, ...]:
         """Every device of every container on this node, of any vendor, in the kubelet's order.
 
-        Raises SourceUnreachable where nobody answers in time, SourceRefused where the kubelet says
-        no, SourceMalformed for an answer above ANSWER_BYTES_MAX.
+        Raises KubeletTrouble where there is no answer in time, a refusal, or an answer beyond
+        ANSWER_BYTES_MAX or HELD_MAX.
         """
         request = podresources_pb2.ListPodResourcesRequest()
         try:
             answer = await self._stub.List(request, timeout=self._timeout_s)
         except grpc.aio.AioRpcError as error:
             raise self._meaning(error) from error
-        return tuple(
-            HeldDevice(
-                namespace=pod.namespace,
-                pod=pod.name,
-                container=container.name,
-                resource=devices.resource_name,
-                device_id=device_id,
+        held = tuple(itertools.islice(_held(answer), HELD_MAX + 1))
+        if len(held) > HELD_MAX:
+            raise KubeletTrouble(
+                f"kubelet at {self._socket} lists more than {HELD_MAX} devices: "
+                "look at the device plugins of this node",
+                "malformed",
             )
-            for pod in answer.pod_resources
-            for container in pod.containers
-            for devices in container.devices
-            for device_id in devices.device_ids
-        )
+        return held
 
-    def _meaning(
-        self, error: grpc.aio.AioRpcError
-    ) -> SourceUnreachable | SourceRefused | SourceMalformed:
+    async def allocatable(self) -> tuple[str, ...]:
+        """Every device id that the kubelet can give out, held or free. Raises as `held` does."""
+        request = podresources_pb2.AllocatableResourcesRequest()
+        try:
+            answer = await self._stub.GetAllocatableResources(request, timeout=self._timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise self._meaning(error) from error
+        ids = (device_id for devices in answer.devices for device_id in devices.device_ids)
+        return tuple(itertools.islice(ids, HELD_MAX))
+
+    def _meaning(self, error: grpc.aio.AioRpcError) -> KubeletTrouble:
         code, text = error.code(), foreign(error.details() or "no details")
         kubelet = f"kubelet at {self._socket}"
         if code is grpc.StatusCode.UNAVAILABLE:
@@ -89,41 +117,96 @@ class PodResources:
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
             return _exhausted(kubelet, text)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return SourceUnreachable(
+            return KubeletTrouble(
                 f"{kubelet} has not answered within {self._timeout_s:g} s: "
-                "look at the kubelet, or raise pod_resources.timeout_s"
+                "look at the kubelet, or raise pod_resources.timeout_s",
+                "timeout",
             )
         if code is grpc.StatusCode.UNIMPLEMENTED:
-            return SourceRefused(
+            return KubeletTrouble(
                 f"{kubelet} has no PodResources API v1: "
-                "Kubernetes 1.20 or later is needed, or set pod_resources.enabled to false"
+                "Kubernetes 1.20 or later is needed, or set pod_resources.enabled to false",
+                "unimplemented",
             )
-        return SourceRefused(f"{kubelet} answered {code.name} ({text}): look at the kubelet's log")
+        if code is grpc.StatusCode.INTERNAL and "deserializing" in text:
+            return KubeletTrouble(
+                f"{kubelet} answers what is not a list of pods: is another service on this socket?",
+                "malformed",
+            )
+        return KubeletTrouble(
+            f"{kubelet} answered {code.name} ({text}): look at the kubelet's log", "refused"
+        )
 
     async def close(self) -> None:
         """Close the channel; calls in flight are cancelled."""
         await self._channel.close(grace=None)
 
 
-def _unavailable(socket: str, text: str) -> SourceUnreachable:
+def _held(answer: podresources_pb2.ListPodResourcesResponse) -> Iterator[HeldDevice]:
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            names = (_name(pod.namespace), _name(pod.name), _name(container.name))
+            yield from _plugged(container, *names)
+            yield from _claimed(container, *names)
+
+
+def _plugged(
+    container: podresources_pb2.ContainerResources, namespace: str, pod: str, name: str
+) -> Iterator[HeldDevice]:
+    for devices in container.devices:
+        for device_id in devices.device_ids:
+            yield HeldDevice(
+                namespace=namespace,
+                pod=pod,
+                container=name,
+                resource=_name(devices.resource_name),
+                device_id=device_id,
+            )
+
+
+def _claimed(
+    container: podresources_pb2.ContainerResources, namespace: str, pod: str, name: str
+) -> Iterator[HeldDevice]:
+    for claim in container.dynamic_resources:
+        for resource in claim.claim_resources:
+            yield HeldDevice(
+                namespace=namespace,
+                pod=pod,
+                container=name,
+                resource=_name(resource.driver_name),
+                device_id=resource.device_name,
+                claim=_name(f"{claim.claim_namespace}/{claim.claim_name}"),
+                cdi_names=tuple(cdi.name for cdi in resource.cdi_devices[:CDI_NAMES_MAX]),
+            )
+
+
+def _name(text: str) -> str:
+    return text if len(text) <= NAME_CHARS_MAX else text[: NAME_CHARS_MAX - 1] + "…"
+
+
+def _unavailable(socket: str, text: str) -> KubeletTrouble:
     if not Path(socket).exists():
-        return SourceUnreachable(
+        return KubeletTrouble(
             f"there is no kubelet socket at {socket}: mount its directory, "
-            "or set pod_resources.socket"
+            "or set pod_resources.socket",
+            "no_socket",
         )
-    return SourceUnreachable(
+    return KubeletTrouble(
         f"kubelet at {socket} cannot be reached ({text}): "
-        "read its socket as root, and look whether it runs"
+        "read its socket as root, and look whether it runs",
+        "unreachable",
     )
 
 
-def _exhausted(kubelet: str, text: str) -> SourceRefused | SourceMalformed:
+def _exhausted(kubelet: str, text: str) -> KubeletTrouble:
     """gRPC has one code for two things: our limit on an answer, and the kubelet's on calls."""
     if "larger than max" in text:
-        return SourceMalformed(
-            f"{kubelet} answers more than {ANSWER_BYTES_MAX} bytes: it is not a kubelet's list"
+        return KubeletTrouble(
+            f"{kubelet} answers more than {ANSWER_BYTES_MAX} bytes: it is not a kubelet's list",
+            "malformed",
         )
-    return SourceRefused(
+    return KubeletTrouble(
         f"{kubelet} limits the rate of its PodResources API ({text}): "
-        "raise pod_resources.period_s, or that of another client on this node"
+        "raise pod_resources.period_s, or that of another client on this node",
+        "rate_limited",
     )

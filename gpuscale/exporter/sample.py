@@ -17,6 +17,7 @@ from gpuscale.exporter.device import (
     MigInstance,
     ProcessUtilization,
 )
+from gpuscale.exporter.usage import AttributionState, Usage
 
 
 class Tier(StrEnum):
@@ -141,32 +142,6 @@ class DriverState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
-    """A container that holds a GPU, or a share of it."""
-
-    uuid: str
-    namespace: str
-    pod: str
-    container: str
-    resource: str
-    replica: str
-    """Number of the share (time-slicing, MPS); empty for a whole GPU."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttributionState:
-    """What the kubelet said last."""
-
-    up: bool
-    reason: str | None
-    at: float | None
-    """Wall time of its last answer; None before the first."""
-    allocations: tuple[Allocation, ...]
-    """Of the last answer, dropped when it is older than the staleness bound."""
-    unmatched: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorStats:
     """Cost and failures of one collector since the start."""
 
@@ -189,3 +164,5 @@ class NodeSample:
     """None when attribution is off."""
     collectors: tuple[CollectorStats, ...]
     cycles: int
+    usage: Usage | None = None
+    """Whose the GPUs are, beyond the allocations; None where nobody looks."""

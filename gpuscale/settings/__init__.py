@@ -16,10 +16,13 @@ from gpuscale.settings.controller import (
     override,
 )
 from gpuscale.settings.exporter import (
+    AccountingSettings,
+    AuditSettings,
     DcgmSettings,
     ExporterSettings,
     PeriodSettings,
     PodResourcesSettings,
+    ProcessSettings,
 )
 from gpuscale.settings.log import (
     LogSettings,
@@ -29,6 +32,8 @@ from gpuscale.settings.web import (
 )
 
 __all__ = [
+    "AccountingSettings",
+    "AuditSettings",
     "ControllerSettings",
     "DcgmSettings",
     "ExporterSettings",
@@ -38,6 +43,7 @@ __all__ = [
     "PeriodSettings",
     "PodResourcesSettings",
     "Policy",
+    "ProcessSettings",
     "PrometheusSettings",
     "ScaleTarget",
     "ScrapeSettings",

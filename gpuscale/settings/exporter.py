@@ -54,8 +54,89 @@ class PodResourcesSettings(Strict, frozen=True, kw_only=True):
     ] = 3.0
     resources: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...],
-        Meta(max_length=32, description="Regular expressions of the resource names that are GPUs."),
-    ] = (r"^nvidia\.com/(gpu|gpu\.shared|mig-.+)$",)
+        Meta(
+            max_length=32,
+            description="Regular expressions of the resource names, and of the DRA drivers' names, that are GPUs. Add yours where the device plugin renames them.",
+        ),
+    ] = (r"^nvidia\.com/(gpu|gpu\.shared|mig-.+)$", r"^gpu\.nvidia\.com$")
+    exclude: Annotated[
+        tuple[Annotated[str, Meta(min_length=3, max_length=512)], ...],
+        Meta(
+            max_length=64,
+            description="Globs of NAMESPACE/POD that hold GPUs only to look at them (DRA claims with adminAccess): they are no holders.",
+        ),
+    ] = ()
+    pod_logs: Annotated[
+        str,
+        Meta(
+            max_length=4096,
+            description="The kubelet's log directory, of which only the names are read: it tells the UIDs of pods, and which have ended. Empty for not.",
+        ),
+    ] = "/var/log/pods"
+
+
+class ProcessSettings(Strict, frozen=True, kw_only=True):
+    """Who runs on a GPU: use per pod, and the node audit. Needs the host's PID namespace."""
+
+    enabled: Annotated[
+        bool,
+        Meta(
+            description="Map the driver's processes to pods by /proc/<pid>/cgroup and stat; needs hostPID."
+        ),
+    ] = False
+    proc: Annotated[
+        str, Meta(min_length=1, max_length=4096, description="Where the host's /proc is seen.")
+    ] = "/proc"
+
+
+class AuditSettings(Strict, frozen=True, kw_only=True):
+    """Work on GPUs that no allocation explains (rules GPU-N01 to GPU-N03); needs `processes`."""
+
+    persist_s: Annotated[
+        Seconds,
+        Meta(
+            description="A finding counts after this time: allocations lag behind a container's start."
+        ),
+    ] = 30.0
+    allow_namespaces: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=63)], ...],
+        Meta(
+            max_length=64,
+            description="Globs of namespaces whose pods may use GPUs without holding one.",
+        ),
+    ] = ("gpu-operator", "nvidia-gpu-operator", "nvidia-device-plugin", "nvidia-dra-driver-gpu")
+    allow_pods: Annotated[
+        tuple[Annotated[str, Meta(min_length=3, max_length=512)], ...],
+        Meta(max_length=64, description="Globs of NAMESPACE/POD that may."),
+    ] = ("kube-system/nvidia-*",)
+    allow_commands: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=15)], ...],
+        Meta(
+            max_length=64,
+            description="Names of processes of the host, outside every container, that may. The kernel keeps 15 characters of a name.",
+        ),
+    ] = (
+        "nvidia-persiste",
+        "nvidia-smi",
+        "nv-fabricmanage",
+        "nv-hostengine",
+        "nvidia-cuda-mps",
+        "Xorg",
+        "gnome-shell",
+    )
+
+
+class AccountingSettings(Strict, frozen=True, kw_only=True):
+    """GPU seconds and joules by namespace."""
+
+    enabled: Annotated[bool, Meta(description="Count them.")] = True
+    state_file: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=4096)] | None,
+        Meta(
+            description="File in which the totals outlive the process; none starts them at zero each time, which Prometheus takes for a counter reset.",
+        ),
+    ] = None
+    save_period_s: Annotated[Seconds, Meta(description="How often the file is written.")] = 60.0
 
 
 class DcgmSettings(Strict, frozen=True, kw_only=True):
@@ -102,6 +183,13 @@ class ExporterSettings(Strict, frozen=True, kw_only=True):
     pod_resources: Annotated[
         PodResourcesSettings, Meta(description="Attribution of GPUs to pods.")
     ] = PodResourcesSettings()
+    processes: Annotated[ProcessSettings, Meta(description="Mapping of processes to pods.")] = (
+        ProcessSettings()
+    )
+    audit: Annotated[AuditSettings, Meta(description="Node audit.")] = AuditSettings()
+    accounting: Annotated[AccountingSettings, Meta(description="Accounting.")] = (
+        AccountingSettings()
+    )
     dcgm: Annotated[DcgmSettings, Meta(description="DCGM-compatible series.")] = DcgmSettings()
     web: Annotated[
         WebSettings, Meta(description="TLS, authentication and limits of the HTTP server.")

@@ -1,6 +1,7 @@
 """A kubelet's PodResources API: a real gRPC server on a unix socket whose answers a test can change."""
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,17 +15,35 @@ Held = tuple[str, str, str, str, list[str]]
 """(namespace, pod, container, resource, device ids)."""
 
 
+@dataclass(frozen=True)
+class Claimed:
+    """A device of a ResourceClaim (DRA) that a container holds."""
+
+    namespace: str
+    pod: str
+    container: str
+    claim: str
+    device: str
+    driver: str = "gpu.nvidia.com"
+    cdi: tuple[str, ...] = ()
+
+
 class FakeKubelet(podresources_pb2_grpc.PodResourcesListerServicer):
     """Start it, stop it, start it again on the same socket; `held` is what List answers."""
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self.held: list[Held] = []
+        self.claimed: list[Claimed] = []
+        self.allocatable: list[str] | None = None
+        """Device ids of nvidia.com/gpu; None is a kubelet that has no such call."""
         self.error: grpc.StatusCode | None = None
         """List fails with this code while it is set."""
         self.delay_s = 0.0
         self.padding_bytes = 0
         """Makes the answer this much larger."""
+        self.idle_pods = 0
+        """Pods without any device in the answer."""
         self.calls = 0
         self._server: grpc.aio.Server | None = None
 
@@ -50,7 +69,56 @@ class FakeKubelet(podresources_pb2_grpc.PodResourcesListerServicer):
             await asyncio.sleep(self.delay_s)
         if self.error is not None:
             await context.abort(self.error, "rejected by rate limit")
-        return answer(self.held, padding_bytes=self.padding_bytes)
+        response = answer(self.held, padding_bytes=self.padding_bytes)
+        for claimed in self.claimed:
+            response.pod_resources.append(_claimed(claimed))
+        for number in range(self.idle_pods):
+            response.pod_resources.append(
+                podresources_pb2.PodResources(name=f"idle-{number}", namespace="web")
+            )
+        return response
+
+    async def GetAllocatableResources(  # noqa: N802 - the service's own spelling
+        self, request: Any, context: Any
+    ) -> podresources_pb2.AllocatableResourcesResponse:
+        """All that could be given out."""
+        if self.allocatable is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown method")
+        return podresources_pb2.AllocatableResourcesResponse(
+            devices=[
+                podresources_pb2.ContainerDevices(
+                    resource_name="nvidia.com/gpu", device_ids=self.allocatable
+                )
+            ]
+        )
+
+
+def _claimed(held: Claimed) -> podresources_pb2.PodResources:
+    return podresources_pb2.PodResources(
+        name=held.pod,
+        namespace=held.namespace,
+        containers=[
+            podresources_pb2.ContainerResources(
+                name=held.container,
+                dynamic_resources=[
+                    podresources_pb2.DynamicResource(
+                        claim_name=held.claim,
+                        claim_namespace=held.namespace,
+                        claim_resources=[
+                            podresources_pb2.ClaimResource(
+                                driver_name=held.driver,
+                                pool_name="node-1",
+                                device_name=held.device,
+                                cdi_devices=[
+                                    podresources_pb2.CDIDevice(name=name) for name in held.cdi
+                                ],
+                            )
+                        ],
+                    )
+                ],
+            )
+        ],
+    )
 
 
 def answer(

@@ -6,8 +6,6 @@ from gpuscale.errors import DriverError
 from gpuscale.exporter.collectors import COLLECTORS
 from gpuscale.exporter.device import Device, Driver
 from gpuscale.exporter.sample import (
-    Allocation,
-    AttributionState,
     CollectorStats,
     DeviceSample,
     DriverState,
@@ -15,6 +13,7 @@ from gpuscale.exporter.sample import (
     Sample,
     Unsupported,
 )
+from gpuscale.exporter.usage import Allocation, AttributionState
 
 AT = 1_767_225_600.0
 """The wall time of every snapshot here: 2026-01-01T00:00:00Z."""

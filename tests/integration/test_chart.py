@@ -13,7 +13,12 @@ import yaml
 
 from gpuscale.config import load
 from gpuscale.controller import scaledobject
-from gpuscale.settings import ControllerSettings, ExporterSettings, JournalSettings
+from gpuscale.settings import (
+    AccountingSettings,
+    ControllerSettings,
+    ExporterSettings,
+    JournalSettings,
+)
 from tests import tools
 from tests.chart import CHART, MATRIX, container, helm, one, render
 
@@ -76,8 +81,10 @@ def test_two_monitors_at_once_are_refused() -> None:
 
 
 def test_default_settings_are_the_documented_defaults(tmp_path: Path) -> None:
-    """Only the journal's place differs: a pod has a volume for it."""
-    assert settings_of(render(), "exporter", tmp_path) == ExporterSettings()
+    """Only the places of the journal and the accounts differ: a pod has a volume for each."""
+    assert settings_of(render(), "exporter", tmp_path) == ExporterSettings(
+        accounting=AccountingSettings(state_file="/var/lib/gpuscale/accounts.json")
+    )
     assert settings_of(render(), "controller", tmp_path) == ControllerSettings(
         journal=JournalSettings(path="/var/lib/gpuscale/journal.sqlite")
     )
@@ -174,19 +181,40 @@ def test_no_pod_has_a_right_it_does_not_need(case: str) -> None:
         assert security["readOnlyRootFilesystem"] is True
         assert security["allowPrivilegeEscalation"] is False
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert not {"hostPID", "hostNetwork", "hostIPC"} & pod.keys()
+        assert not {"hostNetwork", "hostIPC"} & pod.keys()
+        # The host's processes are seen where their mapping was asked for, and nowhere else.
+        asked = workload["kind"] == "DaemonSet" and case == "processes"
+        assert pod.get("hostPID", False) is asked
         assert "nvidia.com/gpu" not in json.dumps(container(workload)["resources"])
         for volume in pod["volumes"]:
             if "hostPath" in volume:
                 (mount,) = (
                     m for m in container(workload)["volumeMounts"] if m["name"] == volume["name"]
                 )
-                assert mount["readOnly"] is True
+                assert mount.get("readOnly", False) or volume["name"] == "accounts"
         if workload["kind"] == "Deployment":
             assert pod["securityContext"]["runAsNonRoot"] is True
             assert all("hostPath" not in volume for volume in pod["volumes"])
         else:
             assert pod["automountServiceAccountToken"] is False
+
+
+def test_what_the_exporter_reads_and_keeps_is_mounted_where_its_settings_say() -> None:
+    def mounted(case: str) -> dict[str, tuple[str, dict[str, Any]]]:
+        workload = one(render(*MATRIX[case]), "DaemonSet")
+        volumes = {v["name"]: v for v in workload["spec"]["template"]["spec"]["volumes"]}
+        return {
+            m["name"]: (m["mountPath"], volumes[m["name"]])
+            for m in container(workload)["volumeMounts"]
+        }
+
+    default = mounted("defaults")
+    assert default["pod-logs"][0] == "/var/log/pods"
+    assert default["accounts"][0] == "/var/lib/gpuscale"
+    assert "emptyDir" in default["accounts"][1]
+    assert mounted("processes")["accounts"][1]["hostPath"]["path"] == "/var/lib/gpuscale"
+    assert not {"pod-logs", "accounts"} & mounted("nothing-but-gpus").keys()
+    assert not {"pod-logs", "pod-resources"} & mounted("no-attribution").keys()
 
 
 def rules(*settings: str) -> list[dict[str, Any]]:

@@ -6,14 +6,20 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gpuscale.errors import SourceMalformed, SourceRefused, SourceUnreachable
 from gpuscale.exporter.daemon import Exporter
-from gpuscale.exporter.podresources import ANSWER_BYTES_MAX, HeldDevice, PodResources
-from gpuscale.exporter.sample import AttributionState
+from gpuscale.exporter.podresources import (
+    ANSWER_BYTES_MAX,
+    HELD_MAX,
+    NAME_CHARS_MAX,
+    HeldDevice,
+    KubeletTrouble,
+    PodResources,
+)
+from gpuscale.exporter.usage import AttributionState
 from gpuscale.settings import ExporterSettings
 from tests.fakes.exporter import exporting, settings_of, until
 from tests.fakes.gpu import FakeDriver, identity
-from tests.fakes.kubelet import FakeKubelet
+from tests.fakes.kubelet import Claimed, FakeKubelet
 
 UUID = identity(0).uuid
 HELD = ("inference", "vllm-0", "server", "nvidia.com/gpu", [UUID])
@@ -62,7 +68,7 @@ async def test_every_device_of_every_container_is_given(
 
 async def test_a_missing_socket_is_named_with_the_cure(tmp_path: Path) -> None:
     client = PodResources(str(tmp_path / "none.sock"), timeout_s=0.5)
-    with pytest.raises(SourceUnreachable, match=r"none\.sock: mount its directory"):
+    with pytest.raises(KubeletTrouble, match=r"none\.sock: mount its directory"):
         await client.held()
     await client.close()
 
@@ -70,7 +76,7 @@ async def test_a_missing_socket_is_named_with_the_cure(tmp_path: Path) -> None:
 async def test_a_socket_behind_which_nobody_listens_is_named(tmp_path: Path) -> None:
     (tmp_path / "dead.sock").touch()
     client = PodResources(str(tmp_path / "dead.sock"), timeout_s=0.5)
-    with pytest.raises(SourceUnreachable, match="cannot be reached"):
+    with pytest.raises(KubeletTrouble, match="cannot be reached"):
         await client.held()
     await client.close()
 
@@ -92,11 +98,11 @@ async def test_the_rate_limit_is_told_from_an_answer_that_is_too_long(
     kubelet: FakeKubelet, client: PodResources
 ) -> None:
     kubelet.error = grpc.StatusCode.RESOURCE_EXHAUSTED
-    with pytest.raises(SourceRefused, match="limits the rate"):
+    with pytest.raises(KubeletTrouble, match="limits the rate"):
         await client.held()
     kubelet.error = None
     kubelet.padding_bytes = ANSWER_BYTES_MAX + 1
-    with pytest.raises(SourceMalformed, match="not a kubelet's list"):
+    with pytest.raises(KubeletTrouble, match="not a kubelet's list"):
         await client.held()
 
 
@@ -119,7 +125,7 @@ async def test_a_refusal_is_named(
     kubelet: FakeKubelet, client: PodResources, code: grpc.StatusCode, says: str
 ) -> None:
     kubelet.error = code
-    with pytest.raises(SourceRefused, match=says):
+    with pytest.raises(KubeletTrouble, match=says):
         await client.held()
 
 
@@ -127,8 +133,72 @@ async def test_a_kubelet_that_hangs_is_given_up_at_the_deadline(
     kubelet: FakeKubelet, client: PodResources
 ) -> None:
     kubelet.delay_s = 30
-    with pytest.raises(SourceUnreachable, match=r"not answered within 0\.5 s"):
+    with pytest.raises(KubeletTrouble, match=r"not answered within 0\.5 s"):
         await client.held()
+
+
+async def test_promise_13_devices_of_claims_are_given_with_their_claim(
+    kubelet: FakeKubelet, client: PodResources
+) -> None:
+    kubelet.held = []
+    kubelet.claimed = [
+        Claimed("train", "job-1", "main", claim="big", device="gpu-0", cdi=("k8s.gpu/claim=1",))
+    ]
+    assert await client.held() == (
+        HeldDevice(
+            namespace="train",
+            pod="job-1",
+            container="main",
+            resource="gpu.nvidia.com",
+            device_id="gpu-0",
+            claim="train/big",
+            cdi_names=("k8s.gpu/claim=1",),
+        ),
+    )
+
+
+async def test_promise_12_each_trouble_has_a_word_of_its_own(
+    kubelet: FakeKubelet, client: PodResources, tmp_path: Path
+) -> None:
+    async def trouble(asked: PodResources) -> str:
+        with pytest.raises(KubeletTrouble) as raised:
+            await asked.held()
+        return raised.value.trouble
+
+    kubelet.error = grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert await trouble(client) == "rate_limited"
+    kubelet.error = grpc.StatusCode.UNIMPLEMENTED
+    assert await trouble(client) == "unimplemented"
+    kubelet.error = grpc.StatusCode.INTERNAL
+    assert await trouble(client) == "refused"
+    kubelet.error, kubelet.padding_bytes = None, ANSWER_BYTES_MAX + 1
+    assert await trouble(client) == "malformed"
+    kubelet.padding_bytes, kubelet.delay_s = 0, 30
+    assert await trouble(client) == "timeout"
+    elsewhere = PodResources(str(tmp_path / "custom-root" / "kubelet.sock"), timeout_s=0.5)
+    assert await trouble(elsewhere) == "no_socket"
+    await elsewhere.close()
+
+
+async def test_names_without_end_are_cut_and_devices_without_end_are_refused(
+    kubelet: FakeKubelet, client: PodResources
+) -> None:
+    kubelet.held = [("n" * 300, "p" * 300, '"}\n<b>&\\', "nvidia.com/gpu", [UUID])]
+    (device,) = await client.held()
+    assert len(device.namespace) == len(device.pod) == NAME_CHARS_MAX
+    assert device.container == '"}\n<b>&\\', "what a label may hold is the page's to escape"
+    kubelet.held = [
+        ("a", "b", "c", "nvidia.com/gpu", [f"{UUID}::{n}" for n in range(HELD_MAX + 1)])
+    ]
+    with pytest.raises(KubeletTrouble, match="more than 16384 devices"):
+        await client.held()
+
+
+async def test_what_the_kubelet_could_give_out_is_read(
+    kubelet: FakeKubelet, client: PodResources
+) -> None:
+    kubelet.allocatable = [f"{UUID}::{n}" for n in range(4)]
+    assert await client.allocatable() == tuple(kubelet.allocatable)
 
 
 # ----- seen from the exporter
@@ -200,3 +270,76 @@ async def test_a_kubelet_that_hangs_costs_the_gpus_nothing(kubelet: FakeKubelet)
         assert not last.up
         assert exporter.sample is not None
         assert exporter.sample.devices[0].up
+
+
+async def test_promise_5_shares_are_parts_of_what_the_device_plugin_made(
+    kubelet: FakeKubelet,
+) -> None:
+    kubelet.allocatable = [f"{UUID}::{n}" for n in range(4)]
+    kubelet.held = [("a", "x", "c", "nvidia.com/gpu", [f"{UUID}::2"])]
+    async with exporting(FakeDriver.of(1), asking(kubelet)) as exporter:
+        await until(lambda: pods(exporter) == ["x"])
+        last = state(exporter)
+        assert last is not None
+        assert last.allocations[0].share == 0.25
+
+
+async def test_promise_17_thousands_of_pods_cost_one_answer_and_no_cycle(
+    kubelet: FakeKubelet,
+) -> None:
+    """What names no GPU is looked up once per answer, not once per cycle or scrape."""
+    kubelet.idle_pods = 4_000
+    kubelet.held = [("a", f"p-{n}", "c", "nvidia.com/gpu", [f"GPU-x::{n}"]) for n in range(2_000)]
+    async with exporting(FakeDriver.of(1), asking(kubelet, period_s=60.0)) as exporter:
+        await until(lambda: (s := state(exporter)) is not None and s.unmatched == 2_000)
+        first = state(exporter)
+        assert exporter.sample is not None
+        cycles = exporter.sample.cycles
+        await until(lambda: exporter.sample is not None and exporter.sample.cycles > cycles + 20)
+        assert state(exporter) == first
+    assert kubelet.calls == 1
+
+
+async def test_a_kubelet_that_limits_the_rate_is_asked_less_often_and_then_again(
+    kubelet: FakeKubelet,
+) -> None:
+    kubelet.error = grpc.StatusCode.RESOURCE_EXHAUSTED
+    async with exporting(FakeDriver.of(1), asking(kubelet, period_s=0.02)) as exporter:
+        await until(lambda: kubelet.calls == 3)
+        assert exporter.sample is not None
+        cycles = exporter.sample.cycles
+        last = state(exporter)
+        assert last is not None
+        assert last.trouble == "rate_limited"
+        await until(lambda: exporter.sample is not None and exporter.sample.cycles > cycles + 2)
+        assert kubelet.calls <= 5, "seven periods are left out after the third refusal"
+        kubelet.error = None
+        await until(lambda: pods(exporter) == ["vllm-0"])
+
+
+async def test_promise_11_a_pod_whose_directory_is_gone_holds_nothing(
+    kubelet: FakeKubelet, tmp_path: Path
+) -> None:
+    """A kubelet before 1.34 goes on listing it; one that has not got its directory yet is kept."""
+    logs = tmp_path / "pods"
+    ended = logs / "inference_vllm-0_3f2a9c1e-5b7d-4e8f-9a0b-1c2d3e4f5a6b"
+    ended.mkdir(parents=True)
+    settings = settings_of(
+        pod_resources={
+            "socket": str(kubelet.socket),
+            "period_s": 0.1,
+            "timeout_s": 0.2,
+            "pod_logs": str(logs),
+        }
+    )
+    kubelet.held.append(("inference", "starting", "server", "nvidia.com/gpu", [identity(1).uuid]))
+    async with exporting(FakeDriver.of(2), settings) as exporter:
+        await until(lambda: pods(exporter) == ["vllm-0", "starting"])
+        last = state(exporter)
+        assert last is not None
+        assert last.allocations[0].pod_uid == "3f2a9c1e-5b7d-4e8f-9a0b-1c2d3e4f5a6b"
+        ended.rmdir()
+        await until(lambda: pods(exporter) == ["starting"])
+        last = state(exporter)
+        assert last is not None
+        assert last.dropped == 1

@@ -3,7 +3,8 @@
 import dataclasses
 
 from gpuscale.exporter import dcgm
-from gpuscale.exporter.sample import Allocation, DriverState, NodeSample, Sample
+from gpuscale.exporter.sample import DriverState, NodeSample, Sample
+from gpuscale.exporter.usage import Allocation
 from tests.fakes.gpu import FakeDriver, identity
 from tests.fakes.node import allocation, node_of
 

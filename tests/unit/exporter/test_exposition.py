@@ -7,7 +7,6 @@ import pytest
 from gpuscale import catalog, httpd
 from gpuscale.exporter import exposition
 from gpuscale.exporter.sample import (
-    AttributionState,
     CollectorStats,
     DeviceSample,
     DriverState,
@@ -15,6 +14,7 @@ from gpuscale.exporter.sample import (
     Sample,
     Unsupported,
 )
+from gpuscale.exporter.usage import AttributionState
 from tests.fakes.gpu import FakeDriver
 from tests.fakes.node import AT, allocation, node_of
 

@@ -89,6 +89,25 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- dir ($settings.socket | default "/var/lib/kubelet/pod-resources/kubelet.sock") -}}
 {{- end -}}
 
+{{/* Directory, inside the container, of the pods' log directories; empty when it is not mounted. */}}
+{{- define "gpuscale.exporter.podLogs" -}}
+{{- $settings := (fromJson (include "gpuscale.settings" .Values.exporter.config)).pod_resources | default dict -}}
+{{- if and (eq (include "gpuscale.exporter.attribution" .) "true") .Values.exporter.podResources.podLogsHostPath -}}
+{{- if hasKey $settings "pod_logs" }}{{ $settings.pod_logs }}{{ else }}/var/log/pods{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Directory, inside the container, of the accounts; empty when none are kept. */}}
+{{- define "gpuscale.exporter.accounts" -}}
+{{- $file := dig "accounting" "state_file" "" (fromJson (include "gpuscale.settings" .Values.exporter.config)) -}}
+{{- with $file }}{{ dir . }}{{ end -}}
+{{- end -}}
+
+{{/* "true" when processes are mapped to pods, which needs the host's PID namespace. */}}
+{{- define "gpuscale.exporter.processes" -}}
+{{- dig "processes" "enabled" false (fromJson (include "gpuscale.settings" .Values.exporter.config)) -}}
+{{- end -}}
+
 {{/* Same job names however the daemons are scraped: alerts and dashboards select by them. Takes the component. */}}
 {{- define "gpuscale.relabelings" -}}
 - targetLabel: job

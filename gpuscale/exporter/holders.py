@@ -1,0 +1,254 @@
+"""Who holds, uses and owes: the loop over the kubelet, /proc, the accounts and the node audit put together.
+
+The daemon calls `look` once per cycle, with what the driver says. Nothing here is waited for by a
+scrape, and whatever fails here leaves the GPUs' own values alone.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from gpuscale import log, runtime
+from gpuscale.clock import Clock
+from gpuscale.errors import InputError
+from gpuscale.exporter import podusage, statefile
+from gpuscale.exporter.accounting import Gpu, Ledger
+from gpuscale.exporter.audit import Allowed, Audit, Seen
+from gpuscale.exporter.kubelet import Kubelet
+from gpuscale.exporter.pods import Pod
+from gpuscale.exporter.processes import Process, Processes
+from gpuscale.exporter.sample import DeviceSample
+from gpuscale.exporter.usage import (
+    Allocation,
+    AttributionState,
+    AuditState,
+    MappingState,
+    PodUsage,
+    Usage,
+)
+from gpuscale.settings import ExporterSettings
+
+BUSY_SECONDS = "gpuscale_gpu_busy_seconds_total"
+ENERGY = "gpuscale_gpu_energy_joules_total"
+INSTANCE_BUSY = "gpuscale_mig_graphics_active_ratio"
+
+OFF = MappingState(
+    up=False, reason="it is switched off by the setting processes.enabled", trouble="off"
+)
+
+_log = log.get("exporter.holders")
+
+
+class Holders:
+    """One node's. `start` it within a daemon, `look` at each cycle."""
+
+    def __init__(
+        self, settings: ExporterSettings, clock: Clock, *, own_pod_uid: str | None = None
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._processes: Processes | None = None
+        self._mapping = OFF
+        if settings.processes.enabled:
+            self._map(Processes(settings.processes.proc, own_pod_uid=own_pod_uid))
+        self._kubelet = (
+            Kubelet(settings, clock, self._processes) if settings.pod_resources.enabled else None
+        )
+        audit = settings.audit
+        self._audit = Audit(
+            Allowed(
+                namespaces=audit.allow_namespaces,
+                pods=audit.allow_pods,
+                commands=audit.allow_commands,
+            ),
+            persist_s=audit.persist_s,
+        )
+        self._ledger: Ledger | None = None
+        self._last: tuple[DeviceSample, ...] = ()
+        self._read_at: Mapping[str, float | None] = {}
+        self._found: Mapping[int, Process] = {}
+        self._findings = AuditState(up=False, reason=self._mapping.reason, at=None, findings=())
+
+    @property
+    def maps_processes(self) -> bool:
+        """Whether somebody needs the driver's process lists."""
+        return self._mapping.up
+
+    def _map(self, processes: Processes) -> None:
+        reason = processes.obstacle()
+        if reason is None:
+            self._processes = processes
+            self._mapping = MappingState(up=True, reason=None)
+            return
+        _log.warning("process mapping impossible", reason=reason)
+        self._mapping = MappingState(up=False, reason=reason, trouble="impossible")
+
+    def start(self, daemon: runtime.Daemon, node: str) -> None:
+        """Begin to ask the kubelet, and to write the accounts down."""
+        if not self._settings.processes.enabled:
+            _log.info("process mapping off", reason=OFF.reason)
+        if self._kubelet is not None:
+            daemon.close_with(f"kubelet of {node}", self._kubelet.close)
+            period_s = self._settings.pod_resources.period_s
+            daemon.own(
+                f"attribution of {node}",
+                runtime.every(self._clock, period_s, self._kubelet.ask),
+            )
+        if self._settings.accounting.enabled:
+            self._ledger = self._open_ledger()
+            if self._settings.accounting.state_file is not None:
+                daemon.close_with(f"accounts of {node}", self._save)
+                daemon.own(f"saving the accounts of {node}", self._keep_saving())
+
+    # ----- accounts on disk
+
+    def _open_ledger(self) -> Ledger:
+        path = self._settings.accounting.state_file
+        saved = None
+        if path is not None:
+            try:
+                saved = statefile.load(path)
+            except InputError as error:
+                _log.warning("accounts start at zero", reason=str(error))
+                statefile.set_aside(path)
+        return Ledger(saved, self._clock.wall())
+
+    async def _keep_saving(self) -> None:
+        period_s = self._settings.accounting.save_period_s
+        await self._clock.sleep(period_s)
+        await runtime.every(self._clock, period_s, self._save)
+
+    async def _save(self) -> None:
+        path = self._settings.accounting.state_file
+        if self._ledger is None or path is None:
+            return
+        saved = self._ledger.saved(self._clock.wall())
+        try:
+            await asyncio.to_thread(statefile.save, path, saved)
+        except OSError as error:
+            _log.warning("accounts not saved", path=path, reason=error.strerror or str(error))
+
+    # ----- one cycle
+
+    async def look(
+        self, devices: tuple[DeviceSample, ...], *, driver_up: bool
+    ) -> tuple[AttributionState | None, Usage]:
+        """What can be said of these devices now."""
+        attribution = None if self._kubelet is None else self._kubelet.state(devices)
+        pods = self._pods_by_uid()
+        if self._processes is not None:
+            await self._look_at_processes(devices, attribution, pods)
+        used = self._used(devices, attribution, pods)
+        if self._ledger is not None:
+            self._count(devices, attribution, used, driver_up=driver_up)
+        return attribution, Usage(
+            mapping=self._mapping,
+            pods=used,
+            audit=self._findings,
+            accounts=None if self._ledger is None else self._ledger.accounts(),
+        )
+
+    def _pods_by_uid(self) -> dict[str, Pod] | None:
+        pods = None if self._kubelet is None else self._kubelet.pods
+        return None if pods is None else {pod.uid: pod for pod in pods.values()}
+
+    async def _look_at_processes(
+        self,
+        devices: tuple[DeviceSample, ...],
+        attribution: AttributionState | None,
+        pods: Mapping[str, Pod] | None,
+    ) -> None:
+        """Map and judge, once per reading of the driver's process lists."""
+        assert self._processes is not None
+        readings = [(d, d.processes) for d in devices if d.processes is not None]
+        read_at = {device.identity.uuid: device.processes_at for device, _ in readings}
+        if read_at == self._read_at:
+            return
+        self._read_at = read_at
+        pids = {process.pid for _, reading in readings for process in reading.processes}
+        pids |= {s.pid for _, reading in readings for s in reading.utilization or ()}
+        self._found = await asyncio.to_thread(self._processes.look, pids)
+        known = attribution is not None and attribution.fresh
+        now = self._clock.wall()
+        findings = self._audit.look(
+            Seen(
+                at=now,
+                devices=devices,
+                processes=self._found,
+                pods_by_uid=pods,
+                allocations=attribution.allocations if attribution is not None and known else None,
+            )
+        )
+        self._findings = AuditState(up=True, reason=None, at=now, findings=findings)
+
+    def _used(
+        self,
+        devices: tuple[DeviceSample, ...],
+        attribution: AttributionState | None,
+        pods: Mapping[str, Pod] | None,
+    ) -> tuple[PodUsage, ...]:
+        if self._processes is None or pods is None:
+            return ()
+        held = () if attribution is None else attribution.allocations
+        return tuple(
+            row
+            for device in devices
+            for row in podusage.usage(
+                device,
+                self._found,
+                pods,
+                [a for a in held if a.gpu_uuid == device.identity.uuid],
+            )
+        )
+
+    def _count(
+        self,
+        devices: tuple[DeviceSample, ...],
+        attribution: AttributionState | None,
+        used: Iterable[PodUsage],
+        *,
+        driver_up: bool,
+    ) -> None:
+        """Feed the accounts. While the driver does not answer, its GPUs are still there: unknown, not gone."""
+        assert self._ledger is not None
+        if devices or driver_up:
+            self._last = tuple(device for device in devices if device.identity.uuid)
+        known = driver_up and attribution is not None and attribution.fresh
+        busy: dict[str, dict[tuple[str, str], float]] = {}
+        for row in used:
+            if row.busy is not None:
+                busy.setdefault(row.uuid, {})[row.namespace, row.pod] = row.busy
+        held = () if attribution is None else attribution.allocations
+        gpus = [
+            _gpu(
+                device,
+                known=known,
+                held=tuple(a for a in held if a.gpu_uuid == device.identity.uuid),
+                pod_busy=busy.get(device.identity.uuid, {}),
+            )
+            for device in self._last
+        ]
+        self._ledger.step(gpus, self._clock.monotonic())
+
+
+def _gpu(
+    device: DeviceSample,
+    *,
+    known: bool,
+    held: tuple[Allocation, ...],
+    pod_busy: Mapping[tuple[str, str], float],
+) -> Gpu:
+    whole = {s.family: s.value for s in device.samples if s.mig is None and not s.labels}
+    return Gpu(
+        uuid=device.identity.uuid,
+        product=device.identity.product,
+        busy_s=whole.get(BUSY_SECONDS),
+        energy_j=whole.get(ENERGY),
+        known=known,
+        held=held,
+        instance_busy={
+            s.mig.uuid: s.value
+            for s in device.samples
+            if s.mig is not None and s.family == INSTANCE_BUSY
+        },
+        pod_busy=pod_busy,
+    )

@@ -13,7 +13,17 @@ from gpuscale.exporter.sample import (
     Sample,
     Unsupported,
 )
-from gpuscale.exporter.usage import Allocation, AttributionState
+from gpuscale.exporter.usage import (
+    Account,
+    Accounts,
+    Allocation,
+    AttributionState,
+    AuditState,
+    Finding,
+    MappingState,
+    PodUsage,
+    Usage,
+)
 
 AT = 1_767_225_600.0
 """The wall time of every snapshot here: 2026-01-01T00:00:00Z."""
@@ -46,6 +56,55 @@ def attribution(allocations: Iterable[Allocation], *, unmatched: int = 0) -> Att
         at=AT - 2,
         allocations=tuple(allocations),
         unmatched=unmatched,
+    )
+
+
+def usage(uuid: str, *, pod: str = "vllm-0") -> Usage:
+    """A pod that uses a GPU, a container beside Kubernetes on it, and a day's accounts."""
+    stray = Finding(
+        rule="GPU-N01",
+        severity="critical",
+        gpu=0,
+        uuid=uuid,
+        owner_kind="docker",
+        namespace="",
+        pod="",
+        container_id="d" * 64,
+        unit=None,
+        comm="python3",
+        pids=(4711, 4712),
+        processes=2,
+        memory_bytes=1 << 30,
+        first_seen=AT - 90,
+        last_seen=AT - 2,
+        evidence="a Docker container (dddddddddddd) runs 2 processes on GPU 0 outside Kubernetes",
+    )
+    return Usage(
+        mapping=MappingState(up=True, reason=None),
+        pods=(
+            PodUsage(
+                uuid=uuid,
+                namespace="inference",
+                pod=pod,
+                container="server",
+                busy=0.25,
+                memory_bytes=float(10 << 30),
+            ),
+        ),
+        audit=AuditState(up=True, reason=None, at=AT - 2, findings=(stray,)),
+        accounts=Accounts(
+            node=(("allocated", 86_400.0), ("unallocated", 3_600.5), ("unknown", 2.0)),
+            namespaces=(
+                Account(
+                    namespace="inference",
+                    resource="nvidia.com/gpu",
+                    product="NVIDIA H100 80GB HBM3",
+                    state="active",
+                    seconds=80_000.0,
+                ),
+            ),
+            joules=(("", 1_000.0), ("inference", 2e7)),
+        ),
     )
 
 

@@ -18,13 +18,13 @@ from gpuscale.exporter import dcgm, exposition
 from gpuscale.exporter.sample import CollectorStats, NodeSample, Unsupported
 from tests import tools
 from tests.fakes.gpu import FakeDriver, instance
-from tests.fakes.node import AT, allocation, attribution, node_of
+from tests.fakes.node import AT, allocation, attribution, node_of, usage
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def node() -> NodeSample:
-    """One GPU held whole, one shared by two pods, one that hangs and lacks its energy counter."""
+    """One GPU held whole, one shared by two pods and a MIG instance of it claimed, one that hangs and lacks its energy counter."""
     driver = FakeDriver.of(3)
     driver.gpus[1].mig = (instance(driver.gpus[1].identity.uuid),)
     whole, shared, _ = (gpu.identity.uuid for gpu in driver.gpus)
@@ -43,6 +43,12 @@ def node() -> NodeSample:
             allocation(whole),
             allocation(shared, pod="triton-0", replica="0"),
             allocation(shared, pod="triton-1", replica="1"),
+            dataclasses.replace(
+                allocation(instance(shared).uuid, pod="mig-0"),
+                parent_uuid=shared,
+                resource="gpu.nvidia.com",
+                claim="inference/small",
+            ),
         ],
         unmatched=1,
     )
@@ -51,6 +57,7 @@ def node() -> NodeSample:
         sample,
         devices=(*sample.devices[:2], hung),
         attribution=held,
+        usage=usage(whole),
         collectors=tuple(failed if c.name == "power" else c for c in sample.collectors),
     )
 
@@ -85,7 +92,9 @@ def test_the_golden_node_shows_every_family_that_a_healthy_driver_gives() -> Non
     shown = {sample.name for family in families for sample in family.samples}
     missing = {family.name for family in catalog.EXPORTER} - shown
     assert missing == {
+        "gpuscale_attribution_error_info",
         "gpuscale_nvml_error_info",
+        "gpuscale_process_mapping_error_info",
         "gpuscale_gpu_xid_errors_total",
         "gpuscale_gpu_xid_last_timestamp_seconds",
     }

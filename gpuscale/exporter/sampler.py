@@ -1,6 +1,7 @@
 """Reading the driver, in threads of its own: a call into it can hang for minutes and cannot be cancelled.
 
     supervisor thread     opens the driver, enumerates, starts and ends watches, tries again with backoff
+    one thread per node   waits for the errors that the driver announces
     one thread per GPU    reads the collectors that are due, and publishes an immutable view
     event loop            `observe()`: takes what the views hold now; waits for nothing
 
@@ -11,7 +12,7 @@ the process can always end. Values past their bound are left out, so their serie
 import random
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuscale import log
 from gpuscale.clock import Clock
@@ -19,6 +20,7 @@ from gpuscale.errors import DriverError, DriverMissing, DriverRestartRequired
 from gpuscale.exporter.device import Driver, Identity
 from gpuscale.exporter.sample import Collector, CollectorStats, DeviceSample, DriverState
 from gpuscale.exporter.watch import Calls, Failures, Watch
+from gpuscale.exporter.xids import XidWatch
 from gpuscale.settings import ExporterSettings
 
 BACKOFF_MIN_S = 1.0
@@ -76,6 +78,7 @@ class Sampler:
         self._clock = clock
         self._calls = Calls(clock, deadline_s=settings.call_deadline_s)
         self._failures = Failures()
+        self._xids = XidWatch(driver, clock)
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -114,9 +117,21 @@ class Sampler:
         self._complete = True
         now = self._clock.monotonic()
         known = (*(watch.sample(now) for watch in watches), *self._never_opened)
-        devices = [device for device in known if device is not None]
+        devices = [self._with_xids(device) for device in known if device is not None]
         devices.sort(key=lambda device: device.identity.index)
         return Observed(driver=state, devices=tuple(devices), collectors=self._statistics(watches))
+
+    def _with_xids(self, device: DeviceSample) -> DeviceSample:
+        """A GPU that fell off the bus has no other value left to say so."""
+        uuid = device.identity.uuid
+        xids, unsupported = self._xids.samples(uuid), self._xids.unsupported(uuid)
+        if not xids and not unsupported:
+            return device
+        return replace(
+            device,
+            samples=(*device.samples, *xids),
+            unsupported=(*device.unsupported, *unsupported),
+        )
 
     def stop(self, wait_s: float) -> bool:
         """Ask every thread to end, wait at most `wait_s`; whether all of them did and the driver is closed."""
@@ -203,6 +218,7 @@ class Sampler:
         if not self._end_watches():
             for watch in self._watches.values():
                 watch.resume()
+            self._xids.resume()
             return False
         self._close()
         self._open()
@@ -251,6 +267,8 @@ class Sampler:
             watch.follow(device)
             self._watches = {**self._watches, uuid: watch}
         self._never_opened = tuple(_never_opened(index, why) for index, why in lost.items())
+        if devices:
+            self._xids.follow(frozenset(devices))
         return len(devices)
 
     def _new_watch(self, identity: Identity) -> Watch:
@@ -269,12 +287,14 @@ class Sampler:
         return any(watch.present and watch.view.lost for watch in self._watches.values())
 
     def _end_watches(self) -> bool:
-        """Ask every watch to end; whether all have within PAUSE_MAX_S, together."""
+        """Ask every thread to end; whether all have within PAUSE_MAX_S, together."""
+        self._xids.end()
         for watch in self._watches.values():
             watch.end()
         until = self._clock.monotonic() + PAUSE_MAX_S
         watches = self._watches.values()
-        return all(watch.join(max(0.0, until - self._clock.monotonic())) for watch in watches)
+        threads: tuple[Watch | XidWatch, ...] = (*watches, self._xids)
+        return all(thread.join(max(0.0, until - self._clock.monotonic())) for thread in threads)
 
     def _backoff(self, failures: int, ceiling_s: float) -> float:
         jitter = self._random.uniform(-BACKOFF_JITTER, BACKOFF_JITTER)

@@ -24,8 +24,8 @@ from tests.tools import compiler, requires
 SOURCE = Path(__file__).parent / "nvml"
 SONAME = "libnvidia-ml.so.1"
 STATE_VARIABLE = "GPUSCALE_FAKE_NVML_STATE"
-LAYOUT = "fake_nvml_layout"
-"""The one function that no NVML has: the sizes of the structs, for a test to compare."""
+OWN = "fake_nvml_*"
+"""The functions that no NVML has: the sizes of the structs, for a test to compare, and what is lent."""
 BUILD_S_MAX = 60.0
 
 EVERY = "*"
@@ -46,7 +46,7 @@ def requires_library(test: Test) -> Test:
 
 def exported() -> frozenset[str]:
     """Names of the NVML functions that the source defines."""
-    text = (SOURCE / "functions.c").read_text(encoding="utf-8")
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(SOURCE.glob("*.c")))
     return frozenset(re.findall(r"^[a-z].*?\b\*?(nvml[A-Z]\w*)\(", text, re.MULTILINE))
 
 
@@ -65,7 +65,7 @@ def build(without: frozenset[str] = frozenset()) -> Path:
     # Kept by the cache of this function for as long as the process lives, and removed with it.
     folder = Path(_folders.enter())
     script = folder / "exports.map"
-    names = "; ".join(sorted((exported() - without) | {LAYOUT}))
+    names = "; ".join(sorted((exported() - without) | {OWN}))
     script.write_text(f"{{ global: {names}; local: *; }};\n", encoding="utf-8")
     command = [
         str(found),
@@ -74,6 +74,7 @@ def build(without: frozenset[str] = frozenset()) -> Path:
         *("-o", str(folder / SONAME)),
         *map(str, sorted(SOURCE.glob("*.c"))),
         "-lpthread",
+        "-lm",
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_S_MAX, check=False)
     if done.returncode:
@@ -121,6 +122,8 @@ class FakeNvml:
     """Functions that the library of this machine lacks."""
     _system: dict[str, str] = field(default_factory=dict)
     _devices: dict[int, dict[str, str]] = field(default_factory=dict)
+    _listed: dict[int, dict[str, str]] = field(default_factory=dict)
+    _xids: list[tuple[int, int]] = field(default_factory=list)
     _faults: dict[tuple[str, str], Fault] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -156,6 +159,69 @@ class FakeNvml:
             memory_samples=" ".join(f"{at}:{value}" for at, value in memory),
         )
 
+    def field(
+        self, index: int, number: int, value: int, *, scope: int = -1, kind: int = 3, code: int = 0
+    ) -> None:
+        """Set what comes by number: `kind` is the nvmlValueType_t (3: 64 bits), `code` its return."""
+        place = str(number) if scope < 0 else f"{number}:{scope}"
+        self._list(index, f"field {place}", f"{kind} {value} {code}")
+
+    def gpm(self, index: int, number: int, value: float, *, gpu_instance: int = -1) -> None:
+        """Set a GPM metric, of the whole GPU or of one GPU instance."""
+        place = str(number) if gpu_instance < 0 else f"{number}@{gpu_instance}"
+        self._list(index, f"gpm {place}", repr(value))
+
+    def mig(
+        self,
+        index: int,
+        place: int,
+        uuid: str,
+        *,
+        gpu_instance: int,
+        compute_instance: int = 0,
+        name: str = "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        slices: int = 1,
+        compute_slices: int = 1,
+        memory_total: int = 9_984 << 20,
+        memory_used: int = 0,
+    ) -> None:
+        """Put a MIG instance into a place of a GPU (`device(index, mig_mode=1)` switches MIG on)."""
+        ids = f"{gpu_instance} {compute_instance} {slices} {compute_slices}"
+        self._list(index, f"mig {place}", f"{uuid} {ids} {memory_total} {memory_used} {name}")
+
+    def without_mig(self, index: int) -> None:
+        """Take every instance of a GPU away."""
+        listed = self._listed.get(index, {})
+        self._listed[index] = {k: v for k, v in listed.items() if not k.startswith("mig ")}
+        self._write()
+
+    def process(
+        self,
+        index: int,
+        pid: int,
+        used: int = -1,
+        *,
+        gpu_instance: int = -1,
+        compute_instance: int = -1,
+        mps: bool = False,
+    ) -> None:
+        """Let a process run; used -1: the driver does not tell."""
+        key = f"{'mps_process' if mps else 'process'} {pid}"
+        self._list(index, key, f"{used} {gpu_instance} {compute_instance}")
+
+    def process_sample(self, index: int, pid: int, at_us: int, sm: int, memory: int = 0) -> None:
+        """Put a sample into the buffer of what processes used."""
+        self._list(index, f"process_sample {pid} {at_us}", f"{sm} {memory}")
+
+    def xid(self, index: int, xid: int) -> None:
+        """Let the driver announce an error once more."""
+        self._xids.append((index, xid))
+        self._write()
+
+    def _list(self, index: int, key: str, value: str) -> None:
+        self._listed.setdefault(index, {})[key] = value
+        self._write()
+
     def fail(
         self,
         function: str,
@@ -184,6 +250,9 @@ class FakeNvml:
         lines = [f"system {key} {value}" for key, value in self._system.items()]
         for index, values in self._devices.items():
             lines += [f"{index} {key} {value}" for key, value in values.items()]
+        for index, values in self._listed.items():
+            lines += [f"{index} {key} {value}" for key, value in values.items()]
+        lines += [f"{index} xid {xid}" for index, xid in self._xids]
         for (device, function), fault in self._faults.items():
             if fault.code:
                 lines.append(f"{device} return {function} {fault.code}")

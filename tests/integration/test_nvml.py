@@ -23,7 +23,6 @@ from gpuscale.exporter.device import Device
 from gpuscale.exporter.nvml import NvmlDriver
 from gpuscale.exporter.nvml.driver import DEVICES_MAX
 from tests.fakes.nvml_library import (
-    LAYOUT,
     LIBRARY_MARKS,
     STATE_VARIABLE,
     FakeNvml,
@@ -76,10 +75,14 @@ def elsewhere(machine: FakeNvml, code: str) -> subprocess.CompletedProcess[str]:
 # ----- the library itself
 
 
-def test_the_structs_of_the_library_are_those_of_pynvml() -> None:
+def layout(of: str) -> list[int]:
     sizes = (ctypes.c_uint * 32)()
-    count = preload()[LAYOUT](sizes, 32)
-    assert list(sizes[:count]) == [
+    count = preload()[f"fake_nvml_{of}layout"](sizes, 32)
+    return list(sizes[:count])
+
+
+def test_the_structs_of_the_library_are_those_of_pynvml() -> None:
+    assert layout("") == [
         ctypes.sizeof(pynvml.c_nvmlUtilization_t),
         ctypes.sizeof(pynvml.c_nvmlMemory_t),
         ctypes.sizeof(pynvml.c_nvmlMemory_v2_t),
@@ -91,6 +94,17 @@ def test_the_structs_of_the_library_are_those_of_pynvml() -> None:
         pynvml.c_nvmlFieldValue_t.value.offset,
         pynvml.nvmlPciInfo_t.busId.offset,
     ]
+    assert layout("telemetry_") == [ctypes.sizeof(pynvml.c_nvmlGridLicensableFeatures_v4_t)]
+    assert layout("mig_") == [ctypes.sizeof(pynvml.c_nvmlDeviceAttributes)]
+    assert layout("gpm_") == [
+        ctypes.sizeof(pynvml.c_nvmlGpmSupport_t),
+        ctypes.sizeof(pynvml.c_nvmlGpmMetricsGet_t),
+    ]
+    assert layout("processes_") == [
+        ctypes.sizeof(pynvml.c_nvmlProcessInfo_v3_t),
+        ctypes.sizeof(pynvml.c_nvmlProcessUtilizationSample_t),
+    ]
+    assert layout("events_") == [ctypes.sizeof(pynvml.c_nvmlEventData_t)]
 
 
 def test_the_version_constants_of_the_library_are_those_of_pynvml(device: Device) -> None:

@@ -89,3 +89,7 @@ class Handle:
     def refuse(self, what: str) -> NotSupported:
         """The error to raise where the driver answered something that cannot be true."""
         return NotSupported(f"{self.subject}: {what}")
+
+    def lack(self, what: str) -> NotSupported:
+        """The error to raise where the driver answered that there is nothing to tell."""
+        return NotSupported(f"{self.subject}: {what}", code=nvmlreturn.NOT_SUPPORTED)

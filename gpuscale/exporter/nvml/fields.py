@@ -94,10 +94,10 @@ def ecc_errors(handle: Handle) -> dict[tuple[Severity, Persistence], int]:
     """ECC errors of all memories; NotSupported where ECC is off or there is none."""
     mode = handle.ask("nvmlDeviceGetEccMode")
     if int(mode[0]) != 1:
-        raise handle.refuse("ECC is switched off")
+        raise handle.lack("ECC is switched off")
     given = counts(handle, tuple(_ECC), COUNT_MAX)
     if not given:
-        raise handle.refuse("no ECC counter")
+        raise handle.lack("no ECC counter")
     return {_ECC[field]: int(value) for field, value in given.items()}
 
 
@@ -105,7 +105,7 @@ def throttle(handle: Handle, active_bits: int | None) -> Throttle:
     """`active_bits`: the mask of reasons in force, None where the driver does not tell it."""
     given = counts(handle, tuple(_THROTTLED_NS), SECONDS_MAX * 1e9)
     if active_bits is None and not given:
-        raise handle.refuse("no reason for throttling is told")
+        raise handle.lack("no reason for throttling is told")
     return Throttle(
         active=None
         if active_bits is None
@@ -123,7 +123,7 @@ def pcie_bytes(handle: Handle) -> Traffic:
         if value_type in _UNSIGNED_64 and 0 <= value <= COUNT_MAX
     }
     if not wide:
-        raise handle.refuse("no PCIe byte counter of 64 bits")
+        raise handle.lack("no PCIe byte counter of 64 bits")
     return Traffic(sent=wide.get(_PCIE_SENT), received=wide.get(_PCIE_RECEIVED))
 
 
@@ -143,7 +143,7 @@ def nvlink_bytes(handle: Handle) -> Traffic:
         COUNT_MAX / LINKS_MAX,
     )
     if not per_link:
-        raise handle.refuse("no NVLink")
+        raise handle.lack("no NVLink")
     return Traffic(sent=_sum(per_link, _NVLINK5_SENT), received=_sum(per_link, _NVLINK5_RECEIVED))
 
 

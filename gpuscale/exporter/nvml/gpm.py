@@ -95,7 +95,7 @@ class Gpm:
             answer = self._handle.ask("nvmlGpmQueryDeviceSupport")
             self._supported = int(answer.isSupportedDevice) == 1
         if not self._supported:
-            raise self._handle.refuse("no hardware counters before Hopper")
+            raise self._handle.lack("no hardware counters before Hopper")
 
     def _first(self, gpu_instance_id: int | None, now: float) -> _Pair:
         last = call("nvmlGpmSampleAlloc", subject=self._handle.subject)

@@ -4,61 +4,28 @@
  * pynvml's in a test, through fake_nvml_layout below. Which functions a build exports is decided by
  * the linker's version script, so that an older library can be had by leaving some out.
  */
-#include "state.h"
+#include "calls.h"
 
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-typedef int nvml_return;
-typedef struct device *nvml_device;
-
-enum {
-    SUCCESS = 0,
-    UNINITIALIZED = 1,
-    INVALID_ARGUMENT = 2,
-    NOT_SUPPORTED = 3,
-    NOT_FOUND = 6,
-    INSUFFICIENT_SIZE = 7,
-    DRIVER_NOT_LOADED = 9,
-    GPU_IS_LOST = 15,
-    ARGUMENT_VERSION_MISMATCH = 25,
-};
-
-enum { FIELD_MEMORY_TEMPERATURE = 82, FIELD_TOTAL_ENERGY = 83 };
 enum { SAMPLES_GPU_UTILIZATION = 1, SAMPLES_MEMORY_UTILIZATION = 2 };
 static const unsigned MEMORY_V2 = 0x02000028u;
 static const unsigned TEMPERATURE_V1 = 0x0100000Cu;
-
-union value {
-    double d;
-    unsigned ui;
-    unsigned long ul;
-    unsigned long long ull;
-    long long sll;
-    int si;
-    unsigned short us;
-};
 
 struct utilization { unsigned gpu, memory; };
 struct memory_v1 { unsigned long long total, free, used; };
 struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
 struct value_sample { unsigned long long timestamp; union value value; };
 struct temperature_v1 { unsigned version; unsigned sensor; int temperature; };
-struct field_value {
-    uint32_t field, scope;
-    int64_t timestamp, latency_us;
-    unsigned value_type;
-    nvml_return result;
-    union value value;
-};
 struct pci_info {
     char bus_id_legacy[16];
     unsigned domain, bus, device, device_id, subsystem_id;
     char bus_id[32];
 };
 
-static int sessions;
+int sessions;
 
 /* Sizes in the order that the test names them. */
 unsigned fake_nvml_layout(unsigned *sizes, unsigned room) {
@@ -74,18 +41,38 @@ unsigned fake_nvml_layout(unsigned *sizes, unsigned room) {
 }
 
 /* What a call on the system answers before it answers itself. */
-static nvml_return system_call(const char *function) {
+nvml_return system_call(const char *function) {
     nvml_return code = state_fault(function, EVERY_DEVICE);
     if (code != SUCCESS)
         return code;
     return sessions > 0 ? SUCCESS : UNINITIALIZED;
 }
 
+nvml_return part_call(const char *function, nvml_device device, nvml_device *gpu,
+                      struct mig **mig) {
+    size_t offset = (size_t)((char *)device - (char *)state.devices);
+    size_t index = offset / sizeof *state.devices;
+    nvml_return code;
+    *mig = NULL;
+    if (index >= DEVICES_MAX)
+        return INVALID_ARGUMENT;
+    *gpu = &state.devices[index];
+    code = device_call(function, *gpu);
+    if (code != SUCCESS || offset % sizeof *state.devices == 0)
+        return code;
+    *mig = (struct mig *)(void *)device;
+    if ((*gpu)->mig_mode && (*mig)->uuid[0] != '\0')
+        return SUCCESS;
+    done();
+    return INVALID_ARGUMENT; /* it was destroyed */
+}
+
 /* The same for a call on a device; the lock is held when, and only when, it answers SUCCESS. */
-static nvml_return device_call(const char *function, nvml_device device) {
+nvml_return device_call(const char *function, nvml_device device) {
     nvml_return code = SUCCESS;
-    int index = (int)(device - state.devices);
-    if (device < state.devices || index >= DEVICES_MAX)
+    size_t offset = (size_t)((char *)device - (char *)state.devices);
+    int index = (int)(offset / sizeof *state.devices);
+    if (offset % sizeof *state.devices != 0 || index >= DEVICES_MAX)
         return INVALID_ARGUMENT;
     code = state_fault(function, index);
     if (code != SUCCESS)
@@ -102,12 +89,12 @@ static nvml_return device_call(const char *function, nvml_device device) {
     return code;
 }
 
-static nvml_return done(void) {
+nvml_return done(void) {
     pthread_mutex_unlock(&state_lock);
     return SUCCESS;
 }
 
-static nvml_return text(const char *value, char *out, unsigned size) {
+nvml_return text(const char *value, char *out, unsigned size) {
     if (strlen(value) + 1 > size)
         return INSUFFICIENT_SIZE;
     memcpy(out, value, strlen(value) + 1);
@@ -179,19 +166,23 @@ nvml_return nvmlDeviceGetHandleByIndex_v2(unsigned index, nvml_device *out) {
 }
 
 nvml_return nvmlDeviceGetUUID(nvml_device device, char *out, unsigned size) {
-    nvml_return code = device_call(__func__, device);
+    nvml_device gpu;
+    struct mig *mig;
+    nvml_return code = part_call(__func__, device, &gpu, &mig);
     if (code != SUCCESS)
         return code;
-    code = text(device->uuid, out, size);
+    code = text(mig ? mig->uuid : gpu->uuid, out, size);
     done();
     return code;
 }
 
 nvml_return nvmlDeviceGetName(nvml_device device, char *out, unsigned size) {
-    nvml_return code = device_call(__func__, device);
+    nvml_device gpu;
+    struct mig *mig;
+    nvml_return code = part_call(__func__, device, &gpu, &mig);
     if (code != SUCCESS)
         return code;
-    code = text(device->name, out, size);
+    code = text(mig ? mig->name : gpu->name, out, size);
     done();
     return code;
 }
@@ -214,29 +205,46 @@ nvml_return nvmlDeviceGetPciInfo_v3(nvml_device device, struct pci_info *out) {
 }
 
 nvml_return nvmlDeviceGetMemoryInfo(nvml_device device, struct memory_v1 *out) {
-    nvml_return code = device_call(__func__, device);
+    nvml_device gpu;
+    struct mig *mig;
+    nvml_return code = part_call(__func__, device, &gpu, &mig);
     if (code != SUCCESS)
         return code;
+    if (mig) {
+        out->total = (unsigned long long)mig->memory_total;
+        out->used = (unsigned long long)mig->memory_used;
+        out->free = out->total - out->used;
+        return done();
+    }
     /* The first version knows no reserved memory and counts it as used. */
-    out->total = (unsigned long long)device->memory_total;
-    out->used = (unsigned long long)(device->memory_used + device->memory_reserved);
-    out->free = device->memory_free >= 0 ? (unsigned long long)device->memory_free
+    out->total = (unsigned long long)gpu->memory_total;
+    out->used = (unsigned long long)(gpu->memory_used + gpu->memory_reserved);
+    out->free = gpu->memory_free >= 0 ? (unsigned long long)gpu->memory_free
                                          : out->total - out->used;
     return done();
 }
 
 nvml_return nvmlDeviceGetMemoryInfo_v2(nvml_device device, struct memory_v2 *out) {
-    nvml_return code = device_call(__func__, device);
+    nvml_device gpu;
+    struct mig *mig;
+    nvml_return code = part_call(__func__, device, &gpu, &mig);
     if (code != SUCCESS)
         return code;
     if (out->version != MEMORY_V2) {
         done();
         return ARGUMENT_VERSION_MISMATCH;
     }
-    out->total = (unsigned long long)device->memory_total;
-    out->reserved = (unsigned long long)device->memory_reserved;
-    out->used = (unsigned long long)device->memory_used;
-    out->free = device->memory_free >= 0 ? (unsigned long long)device->memory_free
+    if (mig) {
+        out->total = (unsigned long long)mig->memory_total;
+        out->used = (unsigned long long)mig->memory_used;
+        out->reserved = 0;
+        out->free = out->total - out->used;
+        return done();
+    }
+    out->total = (unsigned long long)gpu->memory_total;
+    out->reserved = (unsigned long long)gpu->memory_reserved;
+    out->used = (unsigned long long)gpu->memory_used;
+    out->free = gpu->memory_free >= 0 ? (unsigned long long)gpu->memory_free
                                          : out->total - out->used - out->reserved;
     return done();
 }
@@ -292,21 +300,6 @@ nvml_return nvmlDeviceGetUtilizationRates(nvml_device device, struct utilization
     return done();
 }
 
-/* A value in the member that `type` (nvmlValueType_t) names. */
-static union value typed(int64_t number, int64_t type) {
-    union value value = {0};
-    switch (type) {
-    case 0: value.d = (double)number; break;
-    case 2: value.ul = (unsigned long)number; break;
-    case 3: value.ull = (unsigned long long)number; break;
-    case 4: value.sll = number; break;
-    case 5: value.si = (int)number; break;
-    case 6: value.us = (unsigned short)number; break;
-    default: value.ui = (unsigned)number; break;
-    }
-    return value;
-}
-
 /* Without `out` it tells how many samples the buffer can hold, as the driver does. */
 nvml_return nvmlDeviceGetSamples(nvml_device device, unsigned type, unsigned long long since_us,
                                  unsigned *value_type, unsigned *count, struct value_sample *out) {
@@ -331,25 +324,4 @@ nvml_return nvmlDeviceGetSamples(nvml_device device, unsigned type, unsigned lon
     }
     done();
     return *count > 0 ? SUCCESS : NOT_FOUND;
-}
-
-nvml_return nvmlDeviceGetFieldValues(nvml_device device, int count, struct field_value *values) {
-    nvml_return code = device_call(__func__, device);
-    if (code != SUCCESS)
-        return code;
-    for (int i = 0; i < count; i++) {
-        struct field_value *value = &values[i];
-        value->result = NOT_SUPPORTED;
-        if (value->field == FIELD_MEMORY_TEMPERATURE) {
-            /* Drivers of the 545 series say double here and fill the integer. */
-            value->result = (nvml_return)device->memory_temperature_return;
-            value->value_type = 0;
-            value->value.ui = (unsigned)device->memory_temperature;
-        } else if (value->field == FIELD_TOTAL_ENERGY) {
-            value->result = SUCCESS;
-            value->value_type = 3;
-            value->value.ull = (unsigned long long)device->energy_mj;
-        }
-    }
-    return done();
 }

@@ -7,6 +7,17 @@
  *     0 uuid GPU-1234
  *     0 utilization 75                        from now on; it fills the sample buffer
  *     0 samples 1700000000000000:30 …         the buffer itself, in place of time (µs:value)
+ *     0 field 138 3 1024 0                    a field value: number[:scope], type, value, nvmlReturn_t
+ *     0 gpm 2 45.5                            a GPM metric; 2@7 is the one of GPU instance 7
+ *     0 mig_mode 1
+ *     0 mig 3 MIG-1234 7 0 1 1 10468982784 0 NVIDIA H100 MIG 1g.10gb
+ *                                             place, uuid, GPU and compute instance, their slices,
+ *                                             memory total and used, name
+ *     0 process 4711 1048576 7 0              pid, memory (-1: not told), GPU and compute instance
+ *     0 mps_process 4712 1048576 -1 -1
+ *     0 process_sample 4711 1700000000000000 30 10
+ *                                             pid, µs, SM and memory per cent
+ *     0 xid 79                                announced to who subscribed before the file said so
  *     0 return nvmlDeviceGetPowerUsage 15     an nvmlReturn_t
  *     * return nvmlInitWithFlags 9            `*`: the system, or every device
  *     0 delay_ms nvmlDeviceGetPowerUsage 200
@@ -66,6 +77,8 @@ static void rings_advance(uint64_t to_us) {
             ring_advance(&state.devices[i], (enum buffer)buffer, to_us);
 }
 
+static void device_telemetry_defaults(struct device *device);
+
 static void device_defaults(struct device *device, int index) {
     snprintf(device->uuid, sizeof device->uuid, "GPU-00000000-0000-0000-0000-%012d", index);
     snprintf(device->name, sizeof device->name, "NVIDIA H100 80GB HBM3");
@@ -85,8 +98,55 @@ static void device_defaults(struct device *device, int index) {
     device->sample_period_us = 20000;
     device->sample_value_type = 1; /* unsigned int */
     device->lost = 0;
+    device_telemetry_defaults(device);
     for (int buffer = 0; buffer < BUFFERS; buffer++)
         device->rings[buffer].explicit_ = 0;
+}
+
+static void field_put(struct device *device, struct field field) {
+    for (int i = 0; i < device->fields_count; i++)
+        if (device->fields[i].id == field.id && device->fields[i].scope == field.scope) {
+            device->fields[i] = field;
+            return;
+        }
+    if (device->fields_count < FIELDS_MAX)
+        device->fields[device->fields_count++] = field;
+}
+
+static void gpm_put(struct device *device, struct gpm_metric metric) {
+    for (int i = 0; i < device->gpm_count; i++)
+        if (device->gpm[i].id == metric.id && device->gpm[i].gpu_instance == metric.gpu_instance) {
+            device->gpm[i] = metric;
+            return;
+        }
+    if (device->gpm_count < GPM_MAX)
+        device->gpm[device->gpm_count++] = metric;
+}
+
+static void device_telemetry_defaults(struct device *device) {
+    static const int64_t counters[] = {3, 4, 5, 6, 74, 75, 76, 77, 78, 79, 269, 270, 271};
+    static const int64_t clocks[CLOCKS] = {1980, 1980, 2619, 1545};
+    static const double gpm[][2] = {
+        {1, 0}, {2, 0}, {3, 0}, {5, 0}, {10, 0}, {11, 0}, {12, 0}, {13, 0}, {20, 0}, {21, 0},
+        {60, 0}, {61, 0},
+    };
+    device->fields_count = device->gpm_count = device->processes_count = 0;
+    device->process_samples_count = device->xids_count = 0;
+    memset(device->migs, 0, sizeof device->migs);
+    memcpy(device->clocks, clocks, sizeof clocks);
+    memset(device->remapped, 0, sizeof device->remapped);
+    device->fans = device->encoder = device->decoder = device->reasons = 0;
+    device->pcie_replays = device->license_supported = device->licensed = 0;
+    device->mig_mode = device->process_util_empty = 0;
+    device->ecc_mode = device->gpm_supported = device->mig_capable = device->events = 1;
+    for (size_t i = 0; i < sizeof counters / sizeof *counters; i++)
+        field_put(device, (struct field){counters[i], -1, 3, 0, 0});
+    field_put(device, (struct field){138, 0xFFFFFFFFll, 3, 0, 0});
+    field_put(device, (struct field){139, 0xFFFFFFFFll, 3, 0, 0});
+    field_put(device, (struct field){197, -1, 3, 0, 0});
+    field_put(device, (struct field){198, -1, 3, 0, 0});
+    for (size_t i = 0; i < sizeof gpm / sizeof *gpm; i++)
+        gpm_put(device, (struct gpm_metric){(int64_t)gpm[i][0], -1, gpm[i][1]});
 }
 
 static void system_defaults(void) {
@@ -141,6 +201,28 @@ static int read_device_number(struct device *device, const char *key, int64_t va
         {"sample_period_us", &device->sample_period_us},
         {"sample_value_type", &device->sample_value_type},
         {"lost", &device->lost},
+        {"clock_graphics", &device->clocks[0]},
+        {"clock_sm", &device->clocks[1]},
+        {"clock_memory", &device->clocks[2]},
+        {"clock_video", &device->clocks[3]},
+        {"fans", &device->fans},
+        {"fan_speed", &device->fan_speed[0]},
+        {"encoder", &device->encoder},
+        {"decoder", &device->decoder},
+        {"reasons", &device->reasons},
+        {"pcie_replays", &device->pcie_replays},
+        {"ecc_mode", &device->ecc_mode},
+        {"rows_correctable", &device->remapped[0]},
+        {"rows_uncorrectable", &device->remapped[1]},
+        {"rows_pending", &device->remapped[2]},
+        {"rows_failed", &device->remapped[3]},
+        {"license_supported", &device->license_supported},
+        {"licensed", &device->licensed},
+        {"gpm_supported", &device->gpm_supported},
+        {"mig_capable", &device->mig_capable},
+        {"mig_mode", &device->mig_mode},
+        {"events", &device->events},
+        {"process_util_empty", &device->process_util_empty},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (strcmp(numbers[i].key, key) == 0) {
@@ -148,6 +230,80 @@ static int read_device_number(struct device *device, const char *key, int64_t va
             return 1;
         }
     return 0;
+}
+
+/* Numbers parted by spaces; what follows them, if anything. */
+static char *read_numbers(char *value, int64_t *numbers, int count, const char *line) {
+    for (int i = 0; i < count; i++) {
+        char *end = NULL;
+        numbers[i] = number(value);
+        strtoull(value, &end, 0);
+        if (end == value)
+            complain(line);
+        value = *end == ' ' ? end + 1 : end;
+    }
+    return value;
+}
+
+static void read_field(struct device *device, const char *line, char *value) {
+    int64_t n[3], scope = -1;
+    char *space = strchr(value, ' '), *colon = strchr(value, ':');
+    if (space == NULL)
+        complain(line);
+    if (colon != NULL && colon < space)
+        scope = number(colon + 1);
+    read_numbers(space + 1, n, 3, line);
+    field_put(device, (struct field){number(value), scope, n[0], n[1], n[2]});
+}
+
+static void read_gpm(struct device *device, const char *line, char *value) {
+    char *space = strchr(value, ' '), *at = strchr(value, '@');
+    if (space == NULL)
+        complain(line);
+    gpm_put(device, (struct gpm_metric){number(value), at ? number(at + 1) : -1,
+                                        strtod(space + 1, NULL)});
+}
+
+static void read_mig(struct device *device, const char *line, char *value) {
+    int64_t place = number(value), n[6];
+    char *uuid = strchr(value, ' '), *rest = uuid ? strchr(uuid + 1, ' ') : NULL;
+    struct mig *mig = &device->migs[place >= 0 && place < MIGS_MAX ? place : 0];
+    if (rest == NULL || place < 0 || place >= MIGS_MAX)
+        complain(line);
+    *rest = '\0';
+    text_into(mig->uuid, sizeof mig->uuid, uuid + 1);
+    text_into(mig->name, sizeof mig->name, read_numbers(rest + 1, n, 6, line));
+    mig->gpu_instance = n[0];
+    mig->compute_instance = n[1];
+    mig->slices = n[2];
+    mig->compute_slices = n[3];
+    mig->memory_total = n[4];
+    mig->memory_used = n[5];
+}
+
+static int read_list(struct device *device, const char *line, const char *key, char *value) {
+    int64_t n[4];
+    int mps = strcmp(key, "mps_process") == 0;
+    if (strcmp(key, "field") == 0)
+        read_field(device, line, value);
+    else if (strcmp(key, "gpm") == 0)
+        read_gpm(device, line, value);
+    else if (strcmp(key, "mig") == 0)
+        read_mig(device, line, value);
+    else if ((mps || strcmp(key, "process") == 0) && device->processes_count < PROCESSES_MAX) {
+        read_numbers(value, n, 4, line);
+        device->processes[device->processes_count++] =
+            (struct process){n[0], n[1], n[2], n[3], mps};
+    } else if (strcmp(key, "process_sample") == 0 &&
+               device->process_samples_count < PROCESSES_MAX) {
+        read_numbers(value, n, 4, line);
+        device->process_samples[device->process_samples_count++] =
+            (struct process_sample){n[0], n[1], n[2], n[3]};
+    } else if (strcmp(key, "xid") == 0 && device->xids_count < XIDS_MAX)
+        device->xids[device->xids_count++] = number(value);
+    else
+        return 0;
+    return 1;
 }
 
 static void read_device(struct device *device, const char *line, const char *key, char *value) {
@@ -161,7 +317,8 @@ static void read_device(struct device *device, const char *line, const char *key
         read_samples(&device->rings[BUFFER_GPU], value);
     else if (strcmp(key, "memory_samples") == 0)
         read_samples(&device->rings[BUFFER_MEMORY], value);
-    else if (!read_device_number(device, key, number(value)))
+    else if (!read_list(device, line, key, value) &&
+             !read_device_number(device, key, number(value)))
         complain(line);
 }
 
@@ -202,9 +359,9 @@ static int read_fault(int device, const char *key, char *value) {
 }
 
 static void read_line(char *line) {
-    char whole[128], *key, *value, *rest = NULL, *subject;
+    char whole[256], *key, *value, *rest = NULL, *subject;
     int index;
-    snprintf(whole, sizeof whole, "%.100s", line);
+    snprintf(whole, sizeof whole, "%.200s", line);
     subject = strtok_r(line, " ", &rest);
     key = strtok_r(NULL, " ", &rest);
     value = rest; /* may be empty: a driver may well answer an empty name */

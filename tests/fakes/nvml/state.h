@@ -13,6 +13,16 @@ enum {
     EVERY_DEVICE = -1, /* a fault on a function of the system, or on every device */
 };
 
+enum {
+    FIELDS_MAX = 96,
+    GPM_MAX = 64,
+    MIGS_MAX = 8,
+    PROCESSES_MAX = 32,
+    XIDS_MAX = 64,
+    FANS_MAX = 8,
+    CLOCKS = 4,
+};
+
 enum buffer { BUFFER_GPU, BUFFER_MEMORY, BUFFERS };
 
 struct sample {
@@ -27,6 +37,31 @@ struct ring {
     int explicit_;    /* the file gave the samples themselves: time adds none */
 };
 
+/* A value that comes by number; `scope` -1 answers to every scope. */
+struct field {
+    int64_t id, scope, type, value, result;
+};
+
+struct gpm_metric {
+    int64_t id, gpu_instance; /* -1 for the whole GPU and every instance */
+    double value;
+};
+
+struct mig {
+    char uuid[NAME_MAX_BYTES]; /* empty where this place is not used: places are sparse */
+    char name[NAME_MAX_BYTES];
+    int64_t gpu_instance, compute_instance;
+    int64_t slices, compute_slices, memory_total, memory_used;
+};
+
+struct process {
+    int64_t pid, used, gpu_instance, compute_instance, mps;
+};
+
+struct process_sample {
+    int64_t pid, at_us, sm, memory;
+};
+
 struct device {
     char uuid[NAME_MAX_BYTES];
     char name[NAME_MAX_BYTES];
@@ -38,6 +73,16 @@ struct device {
     int64_t utilization[BUFFERS]; /* per cent, or whatever a test wants the driver to say */
     int64_t sample_period_us, sample_value_type;
     int64_t lost;
+    int64_t clocks[CLOCKS], fans, fan_speed[FANS_MAX], encoder, decoder, reasons, pcie_replays;
+    int64_t ecc_mode, remapped[4], license_supported, licensed;
+    int64_t gpm_supported, mig_capable, mig_mode, events, process_util_empty;
+    struct field fields[FIELDS_MAX];
+    struct gpm_metric gpm[GPM_MAX];
+    struct mig migs[MIGS_MAX];
+    struct process processes[PROCESSES_MAX];
+    struct process_sample process_samples[PROCESSES_MAX];
+    int64_t xids[XIDS_MAX]; /* every one that the file ever named, oldest first */
+    int fields_count, gpm_count, processes_count, process_samples_count, xids_count;
     struct ring rings[BUFFERS];
 };
 

@@ -1,0 +1,65 @@
+"""What an XID means, in a few words: for the log and for the label of the compatible series.
+
+Source: NVIDIA's catalogue of XIDs (docs.nvidia.com/deploy/xid-errors), said shortly.
+"""
+
+_MEANINGS = {
+    8: "GPU stopped processing",
+    11: "invalid or corrupted push buffer stream",
+    12: "driver error handling GPU exception",
+    13: "graphics engine exception",
+    16: "display engine hung",
+    18: "bus mastering disabled in PCI config space",
+    25: "invalid or illegal push buffer stream",
+    27: "unknown error",
+    31: "GPU memory page fault",
+    32: "invalid or corrupted push buffer stream",
+    38: "driver firmware error",
+    43: "GPU stopped processing",
+    44: "graphics engine fault during context switch",
+    45: "preemptive cleanup, due to previous errors",
+    46: "GPU stopped processing",
+    48: "double bit ECC error",
+    54: "auxiliary power is not connected to the GPU board",
+    56: "display engine error",
+    57: "error programming video memory interface",
+    61: "internal micro-controller breakpoint",
+    62: "internal micro-controller halt",
+    63: "ECC page retirement or row remapping recorded",
+    64: "ECC page retirement or row remapping failed",
+    65: "video processor exception",
+    66: "illegal access by driver",
+    67: "illegal access by driver",
+    68: "video processor exception",
+    69: "graphics engine class error",
+    74: "NVLink error",
+    78: "vGPU start error",
+    79: "GPU has fallen off the bus",
+    80: "corrupted data sent to GPU",
+    81: "VGA subsystem error",
+    92: "high rate of single-bit ECC errors",
+    93: "non-fatal violation of provisioned InfoROM wear limit",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    109: "context switch timeout",
+    110: "security fault",
+    119: "timeout waiting for GSP RPC response",
+    120: "GSP error",
+    121: "C2C link corrected error",
+    122: "SPI RPC read failure",
+    123: "SPI RPC write failure",
+    136: "link training failed",
+    140: "ECC unrecovered error",
+    143: "GPU initialization failure",
+    144: "NVLink SAW error",
+    145: "NVLink RLW error",
+    149: "NVLink NETIR error",
+    154: "GPU recovery action changed",
+    156: "resource retirement event",
+    158: "GPU fatal timeout",
+}
+
+
+def meaning(xid: int) -> str:
+    """A few words; `unknown error` for a code that is not listed."""
+    return _MEANINGS.get(xid, "unknown error")

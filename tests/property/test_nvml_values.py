@@ -19,8 +19,6 @@ from tests.fakes.nvml_library import LIBRARY_MARKS, STATE_VARIABLE, FakeNvml, ex
 pytestmark = LIBRARY_MARKS
 
 LIMITS = {
-    "gpuscale_gpu_utilization_ratio": 1.0,
-    "gpuscale_gpu_memory_copy_utilization_ratio": 1.0,
     "gpuscale_gpu_memory_total_bytes": check.MEMORY_BYTES_MAX,
     "gpuscale_gpu_memory_used_bytes": check.MEMORY_BYTES_MAX,
     "gpuscale_gpu_memory_free_bytes": check.MEMORY_BYTES_MAX,
@@ -28,11 +26,18 @@ LIMITS = {
     "gpuscale_gpu_power_watts": check.POWER_WATTS_MAX,
     "gpuscale_gpu_power_limit_watts": check.POWER_WATTS_MAX,
     "gpuscale_gpu_energy_joules_total": check.ENERGY_JOULES_MAX,
-    "gpuscale_gpu_memory_kind_info": 1.0,
-    "gpuscale_gpu_utilization_source_info": 1.0,
     "gpuscale_gpu_temperature_celsius": check.TEMPERATURE_CELSIUS_MAX,
+    "gpuscale_gpu_clock_hertz": check.CLOCK_MEGAHERTZ_MAX * 1e6,
+    "gpuscale_gpu_fan_speed_ratio": check.FAN_PERCENT_MAX / 100,
+    "gpuscale_gpu_throttle_seconds_total": check.SECONDS_MAX,
+    "gpuscale_gpu_pcie_bytes_total": check.COUNT_MAX,
+    "gpuscale_gpu_pcie_replays_total": check.COUNT_32_MAX,
+    "gpuscale_gpu_nvlink_bytes_total": check.COUNT_MAX,
+    "gpuscale_gpu_ecc_errors_total": check.COUNT_MAX,
+    "gpuscale_gpu_remapped_rows_total": check.ROWS_MAX,
 }
-"""The largest value that may be published; the smallest is 0 for all of them."""
+"""The largest value that may be published: of what is not here, 1, or the time that has passed. The
+smallest is 0 for all of them."""
 
 KEYS = (
     "memory_total",
@@ -48,7 +53,20 @@ KEYS = (
     "utilization",
     "memory_utilization",
     "sample_value_type",
+    "clock_sm",
+    "fans",
+    "fan_speed",
+    "encoder",
+    "decoder",
+    "reasons",
+    "pcie_replays",
+    "ecc_mode",
+    "rows_uncorrectable",
+    "rows_failed",
+    "gpm_supported",
+    "mig_mode",
 )
+FIELDS = (3, 6, 74, 79, 138, 139, 197, 198, 202, 270)
 
 numbers = st.one_of(
     st.integers(0, 200),
@@ -61,6 +79,9 @@ samples = st.lists(st.tuples(times, numbers), min_size=1, max_size=20)
 device_functions = sorted(f for f in exported() if f.startswith("nvmlDevice"))
 codes = st.one_of(st.sampled_from([1, 2, 3, 6, 13, 15, 18, 25, 999]), st.integers(1, 2000))
 faults = st.dictionaries(st.sampled_from(device_functions), codes, max_size=6)
+fields = st.dictionaries(
+    st.sampled_from(FIELDS), st.tuples(numbers, st.integers(0, 7), codes | st.just(0)), max_size=4
+)
 elapsed = st.one_of(st.none(), st.floats(0, 2.0))
 """Short, so that what the samples claim to cover is often more than has passed."""
 
@@ -86,13 +107,15 @@ def possible(reading: Reading, families: tuple[str, ...], passed_s: float) -> No
         assert sample.family in families
         assert sample.family not in lacking
         assert math.isfinite(sample.value)
-        most = LIMITS.get(sample.family, passed_s * (1 + 1e-9))
+        most = LIMITS.get(sample.family, 1.0)
+        if sample.family.endswith("busy_seconds_total"):
+            most = passed_s * (1 + 1e-9)
         assert 0 <= sample.value <= most, sample
 
 
 @given(
     told=st.lists(
-        st.tuples(values, st.none() | st.tuples(samples, samples), faults, elapsed),
+        st.tuples(values, st.none() | st.tuples(samples, samples), faults, elapsed, fields),
         min_size=1,
         max_size=4,
     )
@@ -105,6 +128,7 @@ def test_only_possible_values_are_published_and_counters_never_fall(
             tuple[list[tuple[int, int]], list[tuple[int, int]]] | None,
             dict[str, int],
             float | None,
+            dict[int, tuple[int, int, int]],
         ]
     ],
 ) -> None:
@@ -117,8 +141,10 @@ def test_only_possible_values_are_published_and_counters_never_fall(
     passed_s = 0.0
     try:
         (device,) = driver.devices()
-        for said, buffers, failing, elapsed_s in told:
+        for said, buffers, failing, elapsed_s, numbered in told:
             machine.heal()
+            for number, (number_value, kind, code) in numbered.items():
+                machine.field(0, number, number_value, kind=kind, code=code)
             machine.device(0, **dict.fromkeys((*KEYS, "samples", "memory_samples")))
             machine.device(0, **said)
             if buffers is not None:

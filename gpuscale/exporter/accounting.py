@@ -83,8 +83,8 @@ class Saved:
 
     at: float
     """Wall time of the last interval's end."""
-    gpus: int
-    """Physical GPUs at that time."""
+    gpus: tuple[str, ...]
+    """UUIDs of the physical GPUs at that time."""
     node: tuple[tuple[NodeState, float], ...]
     namespaces: tuple[tuple[str, str, str, HeldState, float], ...]
     """(namespace, resource, product, state, seconds)."""
@@ -96,36 +96,44 @@ class Saved:
 class Ledger:
     """The totals of one node. Feed it each snapshot with `step`, in order of time."""
 
-    def __init__(self, saved: Saved | None = None, now: float = 0.0) -> None:
-        """Go on from what was saved at `saved.at`; `now` is the wall time: the time between is unknown."""
+    def __init__(
+        self, saved: Saved | None = None, *, wall: float = 0.0, now: float | None = None
+    ) -> None:
+        """Go on from what was saved: the time from `saved.at` to `wall` is unknown.
+
+        `now` is the same moment, monotonic; None where counting begins with the first snapshot.
+        """
         self._node: dict[NodeState, float] = {ALLOCATED: 0.0, UNALLOCATED: 0.0, UNKNOWN: 0.0}
         self._namespaces: dict[Key, dict[HeldState, float]] = {}
         self._joules: dict[str, float] = {UNATTRIBUTED: 0.0}
         self._meters: dict[str, _Meter] = {}
         self._gpus: tuple[Gpu, ...] = ()
-        self._since: float | None = None
+        self._since = now
         if saved is not None:
-            self._resume(saved, now)
+            self._resume(saved, wall)
 
-    def _resume(self, saved: Saved, now: float) -> None:
+    def _resume(self, saved: Saved, wall: float) -> None:
         self._node |= dict(saved.node)
         for namespace, resource, product, state, seconds in saved.namespaces:
             row = self._namespaces.setdefault((namespace, resource, product), _row())
             row[state] = seconds
         self._joules |= dict(saved.joules)
         self._meters = {uuid: _Meter(energy_j=joules) for uuid, joules in saved.energy}
-        gap_s = now - saved.at
+        self._gpus = tuple(_unseen(uuid) for uuid in saved.gpus)
+        gap_s = wall - saved.at
         if 0 < gap_s <= GAP_MAX_S:
-            self._node[UNKNOWN] += gap_s * saved.gpus
+            self._node[UNKNOWN] += gap_s * len(saved.gpus)
 
     # ----- one snapshot
 
-    def step(self, gpus: Iterable[Gpu], now: float) -> None:
+    def step(self, gpus: Iterable[Gpu] | None, now: float) -> None:
         """Count the time since the last snapshot by what that one said, and take this one.
 
-        `now` is monotonic. `gpus` are the physical GPUs of this snapshot, each once.
+        `now` is monotonic. `gpus` are the physical GPUs of this snapshot, each once; None while the
+        driver does not answer: those of before are still there, and nobody knows more.
         """
-        current = tuple(gpus)
+        seen = (_unseen(gpu.uuid) for gpu in self._gpus) if gpus is None else gpus
+        current = tuple(seen)
         elapsed_s = 0.0 if self._since is None else max(0.0, now - self._since)
         known_s = min(elapsed_s, INTERVAL_MAX_S)
         readings = {gpu.uuid: gpu for gpu in current}
@@ -207,7 +215,7 @@ class Ledger:
         """All that a later process needs to go on; `wall` is the time of the last step."""
         return Saved(
             at=wall,
-            gpus=len(self._gpus),
+            gpus=tuple(gpu.uuid for gpu in self._gpus),
             node=tuple(self._node.items()),
             namespaces=tuple(
                 (*key, state, seconds)
@@ -221,6 +229,11 @@ class Ledger:
                 if meter.energy_j is not None
             ),
         )
+
+
+def _unseen(uuid: str) -> Gpu:
+    """A GPU of which nothing is known at this moment but that it was there."""
+    return Gpu(uuid=uuid, product="", busy_s=None, energy_j=None, known=False, held=())
 
 
 def _row() -> dict[HeldState, float]:

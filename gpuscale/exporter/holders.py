@@ -5,7 +5,7 @@ scrape, and whatever fails here leaves the GPUs' own values alone.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from gpuscale import log, runtime
 from gpuscale.clock import Clock
@@ -13,7 +13,7 @@ from gpuscale.errors import InputError
 from gpuscale.exporter import podusage, statefile
 from gpuscale.exporter.accounting import Gpu, Ledger
 from gpuscale.exporter.audit import Allowed, Audit, Seen
-from gpuscale.exporter.kubelet import Kubelet
+from gpuscale.exporter.kubelet import DeviceLister, Kubelet
 from gpuscale.exporter.pods import Pod
 from gpuscale.exporter.processes import Process, Processes
 from gpuscale.exporter.sample import DeviceSample
@@ -42,17 +42,23 @@ class Holders:
     """One node's. `start` it within a daemon, `look` at each cycle."""
 
     def __init__(
-        self, settings: ExporterSettings, clock: Clock, *, own_pod_uid: str | None = None
+        self,
+        settings: ExporterSettings,
+        clock: Clock,
+        *,
+        own_pod_uid: str | None = None,
+        client: DeviceLister | None = None,
     ) -> None:
+        """`client` takes the place of the kubelet's socket that is set."""
         self._settings = settings
         self._clock = clock
         self._processes: Processes | None = None
         self._mapping = OFF
         if settings.processes.enabled:
             self._map(Processes(settings.processes.proc, own_pod_uid=own_pod_uid))
-        self._kubelet = (
-            Kubelet(settings, clock, self._processes) if settings.pod_resources.enabled else None
-        )
+        self._kubelet: Kubelet | None = None
+        if settings.pod_resources.enabled:
+            self._kubelet = Kubelet(settings, clock, self._processes, client)
         audit = settings.audit
         self._audit = Audit(
             Allowed(
@@ -63,9 +69,9 @@ class Holders:
             persist_s=audit.persist_s,
         )
         self._ledger: Ledger | None = None
-        self._last: tuple[DeviceSample, ...] = ()
         self._read_at: Mapping[str, float | None] = {}
         self._found: Mapping[int, Process] = {}
+        self._used: tuple[PodUsage, ...] = ()
         self._findings = AuditState(up=False, reason=self._mapping.reason, at=None, findings=())
 
     @property
@@ -91,17 +97,23 @@ class Holders:
             period_s = self._settings.pod_resources.period_s
             daemon.own(
                 f"attribution of {node}",
-                runtime.every(self._clock, period_s, self._kubelet.ask),
+                runtime.every(self._clock, period_s, self.ask),
             )
         if self._settings.accounting.enabled:
-            self._ledger = self._open_ledger()
+            self.open_accounts()
             if self._settings.accounting.state_file is not None:
-                daemon.close_with(f"accounts of {node}", self._save)
+                daemon.close_with(f"accounts of {node}", self.save)
                 daemon.own(f"saving the accounts of {node}", self._keep_saving())
+
+    async def ask(self) -> None:
+        """Ask the kubelet once."""
+        if self._kubelet is not None:
+            await self._kubelet.ask()
 
     # ----- accounts on disk
 
-    def _open_ledger(self) -> Ledger:
+    def open_accounts(self) -> None:
+        """Go on from the file, if there is one that can be used."""
         path = self._settings.accounting.state_file
         saved = None
         if path is not None:
@@ -110,14 +122,15 @@ class Holders:
             except InputError as error:
                 _log.warning("accounts start at zero", reason=str(error))
                 statefile.set_aside(path)
-        return Ledger(saved, self._clock.wall())
+        self._ledger = Ledger(saved, wall=self._clock.wall(), now=self._clock.monotonic())
 
     async def _keep_saving(self) -> None:
         period_s = self._settings.accounting.save_period_s
         await self._clock.sleep(period_s)
-        await runtime.every(self._clock, period_s, self._save)
+        await runtime.every(self._clock, period_s, self.save)
 
-    async def _save(self) -> None:
+    async def save(self) -> None:
+        """Write the accounts down; a failure is logged, and tried again at the next period."""
         path = self._settings.accounting.state_file
         if self._ledger is None or path is None:
             return
@@ -137,12 +150,11 @@ class Holders:
         pods = self._pods_by_uid()
         if self._processes is not None:
             await self._look_at_processes(devices, attribution, pods)
-        used = self._used(devices, attribution, pods)
         if self._ledger is not None:
-            self._count(devices, attribution, used, driver_up=driver_up)
+            self._count(devices, attribution, driver_up=driver_up)
         return attribution, Usage(
             mapping=self._mapping,
-            pods=used,
+            pods=self._used,
             audit=self._findings,
             accounts=None if self._ledger is None else self._ledger.accounts(),
         )
@@ -157,7 +169,7 @@ class Holders:
         attribution: AttributionState | None,
         pods: Mapping[str, Pod] | None,
     ) -> None:
-        """Map and judge, once per reading of the driver's process lists."""
+        """Map, add up and judge, once per reading of the driver's process lists."""
         assert self._processes is not None
         readings = [(d, d.processes) for d in devices if d.processes is not None]
         read_at = {device.identity.uuid: device.processes_at for device, _ in readings}
@@ -167,6 +179,7 @@ class Holders:
         pids = {process.pid for _, reading in readings for process in reading.processes}
         pids |= {s.pid for _, reading in readings for s in reading.utilization or ()}
         self._found = await asyncio.to_thread(self._processes.look, pids)
+        self._used = self._add_up(devices, attribution, pods)
         known = attribution is not None and attribution.fresh
         now = self._clock.wall()
         findings = self._audit.look(
@@ -180,13 +193,13 @@ class Holders:
         )
         self._findings = AuditState(up=True, reason=None, at=now, findings=findings)
 
-    def _used(
+    def _add_up(
         self,
         devices: tuple[DeviceSample, ...],
         attribution: AttributionState | None,
         pods: Mapping[str, Pod] | None,
     ) -> tuple[PodUsage, ...]:
-        if self._processes is None or pods is None:
+        if pods is None:
             return ()
         held = () if attribution is None else attribution.allocations
         return tuple(
@@ -204,17 +217,18 @@ class Holders:
         self,
         devices: tuple[DeviceSample, ...],
         attribution: AttributionState | None,
-        used: Iterable[PodUsage],
         *,
         driver_up: bool,
     ) -> None:
-        """Feed the accounts. While the driver does not answer, its GPUs are still there: unknown, not gone."""
+        """Feed the accounts."""
         assert self._ledger is not None
-        if devices or driver_up:
-            self._last = tuple(device for device in devices if device.identity.uuid)
-        known = driver_up and attribution is not None and attribution.fresh
+        now = self._clock.monotonic()
+        if not driver_up and not devices:
+            self._ledger.step(None, now)
+            return
+        known = attribution is not None and attribution.fresh
         busy: dict[str, dict[tuple[str, str], float]] = {}
-        for row in used:
+        for row in self._used:
             if row.busy is not None:
                 busy.setdefault(row.uuid, {})[row.namespace, row.pod] = row.busy
         held = () if attribution is None else attribution.allocations
@@ -225,9 +239,10 @@ class Holders:
                 held=tuple(a for a in held if a.gpu_uuid == device.identity.uuid),
                 pod_busy=busy.get(device.identity.uuid, {}),
             )
-            for device in self._last
+            for device in devices
+            if device.identity.uuid
         ]
-        self._ledger.step(gpus, self._clock.monotonic())
+        self._ledger.step(gpus, now)
 
 
 def _gpu(

@@ -8,6 +8,7 @@ shows: their log directory is gone, or (where processes can be seen) no process 
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from gpuscale import log
 from gpuscale.clock import Clock
@@ -32,17 +33,39 @@ STARTED_S = 60.0
 _log = log.get("exporter.kubelet")
 
 
+class DeviceLister(Protocol):
+    """What is asked of a kubelet; each call raises KubeletTrouble where there is no answer."""
+
+    async def held(self) -> tuple[HeldDevice, ...]:
+        """Every device of every container."""
+        ...
+
+    async def allocatable(self) -> tuple[str, ...]:
+        """Every device id that could be given out."""
+        ...
+
+    async def close(self) -> None:
+        """End the connection."""
+        ...
+
+
 class Kubelet:
     """The last answers, and how the asking goes."""
 
     def __init__(
-        self, settings: ExporterSettings, clock: Clock, processes: Processes | None = None
+        self,
+        settings: ExporterSettings,
+        clock: Clock,
+        processes: Processes | None = None,
+        client: DeviceLister | None = None,
     ) -> None:
         """`processes` are those of the host, None where they cannot be seen."""
         self._settings = settings.pod_resources
         self._clock = clock
         self._processes = processes
-        self._client = PodResources(self._settings.socket, timeout_s=self._settings.timeout_s)
+        self._client = client or PodResources(
+            self._settings.socket, timeout_s=self._settings.timeout_s
+        )
         self._bound_s = max(settings.stale_after_s, 2 * self._settings.period_s)
         self._held: tuple[HeldDevice, ...] = ()
         self._at: float | None = None

@@ -60,7 +60,7 @@ def set_aside(path: str) -> None:
 
 
 def _true(saved: Saved) -> bool:
-    numbers = [saved.at, float(saved.gpus)]
+    numbers = [saved.at]
     numbers += [seconds for _, seconds in saved.node]
     numbers += [row[-1] for row in saved.namespaces]
     numbers += [joules for _, joules in (*saved.joules, *saved.energy)]

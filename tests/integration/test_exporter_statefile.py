@@ -10,7 +10,7 @@ from gpuscale.exporter.accounting import Saved
 
 SAVED = Saved(
     at=1_700_000_000.25,
-    gpus=2,
+    gpus=("GPU-0", "GPU-1"),
     node=(("allocated", 0.1 + 0.2), ("unallocated", 1e9), ("unknown", 0.0)),
     namespaces=(("chat", "nvidia.com/gpu", 'NVIDIA "H100"\n', "active", 1 / 3),),
     joules=(("", 5e12), ("chat", 1.0)),
@@ -37,7 +37,7 @@ def test_a_failed_write_leaves_the_old_file_as_it_was(
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
-        statefile.save(path, Saved(at=1.0, gpus=0, node=(), namespaces=(), joules=(), energy=()))
+        statefile.save(path, Saved(at=1.0, gpus=(), node=(), namespaces=(), joules=(), energy=()))
     assert statefile.load(path) == SAVED
     assert [file.name for file in tmp_path.iterdir()] == ["accounts.json"]
 
@@ -50,11 +50,11 @@ def test_a_failed_write_leaves_the_old_file_as_it_was(
         b"[]",
         b'{"at": 1}',
         b"\x00" * 100,
-        b'{"at":-1.0,"gpus":0,"node":[],"namespaces":[],"joules":[],"energy":[]}',
-        b'{"at":1.0,"gpus":0,"node":[["allocated",-5.0]],"namespaces":[],"joules":[],"energy":[]}',
-        b'{"at":1.0,"gpus":0,"node":[["allocated",1e999]],"namespaces":[],"joules":[],"energy":[]}',
-        b'{"at":1.0,"gpus":0,"node":[["stolen",1.0]],"namespaces":[],"joules":[],"energy":[]}',
-        b'{"at":1.0,"gpus":0,"node":[],"namespaces":[["a","b","c","stolen",1.0]],"joules":[],"energy":[]}',
+        b'{"at":-1.0,"gpus":[],"node":[],"namespaces":[],"joules":[],"energy":[]}',
+        b'{"at":1.0,"gpus":[],"node":[["allocated",-5.0]],"namespaces":[],"joules":[],"energy":[]}',
+        b'{"at":1.0,"gpus":[],"node":[["allocated",1e999]],"namespaces":[],"joules":[],"energy":[]}',
+        b'{"at":1.0,"gpus":[],"node":[["stolen",1.0]],"namespaces":[],"joules":[],"energy":[]}',
+        b'{"at":1.0,"gpus":[],"node":[],"namespaces":[["a","b","c","stolen",1.0]],"joules":[],"energy":[]}',
     ],
 )
 def test_a_file_that_cannot_be_true_is_named_and_set_aside(tmp_path: Path, content: bytes) -> None:

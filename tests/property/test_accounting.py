@@ -118,7 +118,7 @@ def test_no_second_and_no_joule_is_lost_or_made_whatever_happens(story: list[Mom
     for moment in story:
         if moment.restarted:
             # The process is away for as long; only its file is left.
-            ledger = Ledger(ledger.saved(wall), wall + moment.after_s)
+            ledger = Ledger(ledger.saved(wall), wall=wall + moment.after_s)
         else:
             at += moment.after_s
         wall += moment.after_s

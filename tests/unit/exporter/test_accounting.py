@@ -163,9 +163,9 @@ def test_after_a_restart_the_time_away_is_unknown_and_the_counters_go_on() -> No
     before.step([gpu([holder("a")], energy_j=200.0), gpu(uuid="GPU-1")], 10.0)
     saved = before.saved(wall=1_000.0)
 
-    after = Ledger(saved, now=1_030.0)
+    after = Ledger(saved, wall=1_030.0, now=70.0)
     after.step([gpu([holder("a")], energy_j=500.0), gpu(uuid="GPU-1")], 77.0)
-    assert node(after) == {"allocated": 10.0, "unallocated": 10.0, "unknown": 60.0}
+    assert node(after) == {"allocated": 10.0, "unallocated": 10.0, "unknown": 74.0}
     assert dict(after.accounts().joules) == pytest.approx({"a": 100.0, "": 300.0})
     after.step([gpu([holder("a")], energy_j=500.0), gpu(uuid="GPU-1")], 78.0)
     assert node(after)["allocated"] == 11.0
@@ -175,7 +175,7 @@ def test_after_a_restart_the_time_away_is_unknown_and_the_counters_go_on() -> No
 def test_a_clock_that_cannot_be_believed_adds_no_time(now: float) -> None:
     before = Ledger()
     before.step([gpu()], 0.0)
-    after = Ledger(before.saved(wall=1_000.0), now=now)
+    after = Ledger(before.saved(wall=1_000.0), wall=now)
     assert node(after)["unknown"] == 0.0
 
 

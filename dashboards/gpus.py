@@ -44,6 +44,8 @@ def board() -> dashboard.Dashboard:
     _fleet(page)
     _devices(page)
     _holders(page)
+    _usage(page)
+    _accounts(page)
     _exporter(page)
     return page.done()
 
@@ -186,10 +188,10 @@ def _holders(page: Board) -> None:
     )
     page.series(
         "GPUs by namespace",
-        "GPUs of which a namespace holds at least a share. A shared GPU counts for each of its holders.",
+        "Physical GPUs of which a namespace holds at least a share. A shared GPU counts for each of its holders.",
         [
             Query(
-                expr=f"count by (namespace) (max by (cluster, namespace, uuid) ({HOLDERS}))",
+                expr=f"count by (namespace) (max by (cluster, namespace, uuid) ({of_nodes(HOLDERS)}))",
                 legend="{{namespace}}",
             )
         ],
@@ -208,6 +210,95 @@ def _holders(page: Board) -> None:
         ],
         keys=["namespace", "pod", "container", "resource"],
         height=7,
+    )
+
+
+def _usage(page: Board) -> None:
+    page.row("Use by pod (needs processes.enabled)")
+    of_pods = f'{{{CLUSTER},namespace=~"$namespace"}}'
+    page.series(
+        "GPU time by pod",
+        "Share of its GPUs' time in which kernels of the pod ran: also where pods share a GPU.",
+        [
+            Query(
+                expr=f"sum by (namespace, pod) (gpuscale_pod_gpu_utilization_ratio{of_pods})",
+                legend="{{namespace}}/{{pod}}",
+            )
+        ],
+        unit="percentunit",
+    )
+    page.series(
+        "Device memory by pod",
+        "What the pod's processes have allocated.",
+        [
+            Query(
+                expr=f"sum by (namespace, pod) (gpuscale_pod_gpu_memory_used_bytes{of_pods})",
+                legend="{{namespace}}/{{pod}}",
+            )
+        ],
+        unit="bytes",
+        stacked=True,
+    )
+    page.table(
+        "Work that no allocation explains",
+        "Lasting findings of the node audit; the evidence is at /api/v1/audit of the node's exporter.",
+        [
+            (
+                "Findings",
+                "short",
+                f"sum by (node, rule, severity, namespace) (gpuscale_node_audit_findings{{{CLUSTER}}})",
+            ),
+        ],
+        keys=["node", "rule", "severity", "namespace"],
+        height=7,
+    )
+
+
+def _accounts(page: Board) -> None:
+    page.row("Whose the time was")
+
+    def rate(metric: str) -> str:
+        return f"rate({metric}{{{CLUSTER}}}[$__rate_interval])"
+
+    page.series(
+        "GPUs by state",
+        "Physical GPUs given out, free, and those of which nobody could say.",
+        [
+            Query(
+                expr=f"sum by (state) ({rate('gpuscale_node_gpu_seconds_total')})",
+                legend="{{state}}",
+            )
+        ],
+        unit="short",
+        stacked=True,
+        width=8,
+    )
+    seconds = f'gpuscale_namespace_gpu_seconds_total{{{CLUSTER},namespace=~"$namespace"}}'
+    page.series(
+        "GPUs held by namespace",
+        "Weighted by share, active and idle: shared GPUs and MIG instances count for their part.",
+        [
+            Query(
+                expr=f"sum by (namespace, state) (rate({seconds}[$__rate_interval]))",
+                legend="{{namespace}} {{state}}",
+            )
+        ],
+        unit="short",
+        stacked=True,
+        width=8,
+    )
+    page.series(
+        "Power by namespace",
+        "What the GPUs' energy counters gained, split by the shares held. Without a name: held by nobody.",
+        [
+            Query(
+                expr=f"sum by (namespace) ({rate('gpuscale_namespace_gpu_energy_joules_total')})",
+                legend="{{namespace}}",
+            )
+        ],
+        unit="watt",
+        stacked=True,
+        width=8,
     )
 
 

@@ -36,8 +36,14 @@ VALUES = {
     "__rate_interval": "10s",
 }
 """What Grafana would put for the variables; the window spans many scrapes of one second."""
-MAY_BE_EMPTY = {"Held and idle", "Failed reads"}
-"""Panels of what should not be: a healthy fleet shows nothing there."""
+MAY_BE_EMPTY = {
+    "Held and idle",
+    "Failed reads",
+    "Work that no allocation explains",
+    "GPU time by pod",
+    "Device memory by pod",
+}
+"""Panels of what should not be, where a healthy fleet shows nothing; and of processes, which need the host's."""
 PATIENCE_S = 40.0
 
 pytestmark = [pytest.mark.prometheus, tools.requires("prometheus")]

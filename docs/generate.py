@@ -1,4 +1,5 @@
-"""Writes docs/metrics.md from the catalog and docs/configuration.md from the settings types.
+"""Writes docs/metrics.md from the catalog, docs/configuration.md from the settings types and
+docs/servers.md from the tables of inference servers.
 
 `make docs` writes them; a test calls the same functions and fails where a committed page differs.
 """
@@ -12,6 +13,7 @@ from typing import Any
 import msgspec
 
 from gpuscale import catalog, settings
+from gpuscale.controller.servers import SERVERS
 
 HERE = Path(__file__).parent
 
@@ -116,7 +118,75 @@ def configuration_page() -> str:
     return "\n".join(out)
 
 
-PAGES = {"metrics.md": metrics_page, "configuration.md": configuration_page}
+SIGNAL_TITLES = {
+    "completed": "ended",
+    "waiting": "waiting",
+    "running": "running",
+    "sojourn_s": "seconds inside",
+    "queue_s": "seconds waited",
+    "kv_fraction": "KV cache in use",
+    "prompt_tokens": "prompt tokens",
+    "generation_tokens": "generated tokens",
+    "busy": "GPUs busy",
+    "startup_s": "engine start",
+}
+
+
+def servers_page() -> str:
+    """docs/servers.md."""
+    out = [
+        "# Inference servers",
+        "",
+        "Written from `gpuscale/controller/servers/` by `make docs`. A policy's `server` names one; its",
+        "metric names are then looked up, newest first, on the pods' pages or in Prometheus. A pod that",
+        "shows none of them is an error that lists what was looked for, and never a zero.",
+        "",
+        "Demand is what ended plus the growth of what waits and runs. A server without gauges of these",
+        "is read by Little's law: the rate of the seconds that requests spent is their mean number.",
+        "",
+        "| `server` | server | from version | page | demand in | acts |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, table in SERVERS.items():
+        acts = (
+            "**no**: it scales itself, gpuscale only recommends" if table.recommend_only else "yes"
+        )
+        out.append(
+            f"| `{name}` | {table.title} | {table.since} | `:{table.port}{table.path}` | "
+            f"{table.unit}/s | {acts} |"
+        )
+    out += [
+        "| `custom` | any other | Prometheus only | – | requests/s | yes |",
+        "",
+        "`custom` reads the PromQL under the policy's key `custom` (see",
+        "[CustomQueries](configuration.md#customqueries)). It stands in the operator's file alone: a",
+        "ScaledObject can name such a policy, and never a query.",
+        "",
+    ]
+    for name, table in SERVERS.items():
+        out += [
+            f"## {table.title} (`{name}`)",
+            "",
+            "| signal | metrics, newest first |",
+            "|---|---|",
+        ]
+        for signal, metric in table.metrics.items():
+            names = ", ".join(f"`{metric.shown(n)}`" for n in metric.names)
+            plus = "".join(f" + `{metric.shown(n)}`" for n in metric.plus)
+            scale = "" if metric.factor == 1 else f" (× {metric.factor:g})"
+            out.append(f"| {SIGNAL_TITLES[signal]} | {names}{plus}{scale} |")
+        if table.copies:
+            labels = ", ".join(f"`{label}`" for label in table.copies)
+            out += ["", f"Series that differ only in {labels} are copies: the largest counts."]
+        out.append("")
+    return "\n".join(out)
+
+
+PAGES = {
+    "servers.md": servers_page,
+    "metrics.md": metrics_page,
+    "configuration.md": configuration_page,
+}
 
 if __name__ == "__main__":
     for file, page in PAGES.items():

@@ -8,6 +8,7 @@ would keep the HPA from scaling down, which is moving.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gpuscale.controller.domain import (
     Answer,
@@ -17,6 +18,7 @@ from gpuscale.controller.domain import (
     Snapshot,
     Workload,
 )
+from gpuscale.settings import SELF_SCALING
 
 _SHADOW_BESIDE = Answer(
     desired=0,
@@ -43,7 +45,7 @@ def snapshot(
     for workload in workloads:
         key = workload.key
         if workload.policy.mode == "shadow":
-            answers[key] = _shadow(workload, replicas.get(key))
+            answers[key] = _explained(workload, _shadow(workload, replicas.get(key)))
         elif key in index:
             answers[key] = _act(decision, index[key], replicas.get(key))
         else:
@@ -53,6 +55,13 @@ def snapshot(
                 active=None,
             )
     return Snapshot(number=number, at=now, answers=answers)
+
+
+def _explained(workload: Workload, shadow: Answer) -> Answer:
+    server = workload.policy.server
+    if server not in SELF_SCALING:
+        return shadow
+    return replace(shadow, reason=f"{server} scales itself, gpuscale recommends: {shadow.reason}")
 
 
 def _shadow(workload: Workload, state: ReplicaState | None) -> Answer:

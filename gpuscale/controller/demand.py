@@ -16,14 +16,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from gpuscale.controller.podsample import SERIES_MAX, PodSample, clean, cleaned
+
 PODS_MAX = 10_000
 """Pods of one workload; those beyond it (in the order given) are not read."""
-
-SERIES_MAX = 1_000
-"""Counter series of one pod that are remembered (models × versions × reasons)."""
-
-VALUE_MAX = 1e15
-"""Largest believable sample: a counter of requests or seconds beyond it is garbage."""
 
 RATE_MAX = 1e7
 """Largest believable arrivals of one pod, requests per second; beyond it a counter jumped."""
@@ -42,26 +38,6 @@ for this long, zeros of a pod that has completed nothing are unknown, not idle."
 
 EXPECTED_MAX = 64
 """Remembered changes of the number of expected pods within SETTLE_S; older ones merge."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSample:
-    """The canonical values of one pod at one time; None where the page has none."""
-
-    pod: str
-    at: float
-    """Wall seconds."""
-    completed: Mapping[str, float] | None
-    """Requests that ended, since the server's start, per counter series (any stable key)."""
-    running: float | None = None
-    waiting: float | None = None
-    sojourn_s: float | None = None
-    """Cumulative seconds that ended requests spent in the server."""
-    kv_fraction: float | None = None
-    queue_s: float | None = None
-    """Cumulative seconds that requests waited."""
-    started_at: float | None = None
-    """Wall time of the server process's start, where the page tells it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,19 +93,32 @@ class Demand:
     arrivals: float | None
     running: float | None
     waiting: float | None
-    kv_fraction: float | None
+    """None too where demand counts tokens: requests that wait are no amount of those."""
+    in_flight: float | None
+    """Requests that run or wait."""
+    throughput: float | None
+    """What ends per second, in the unit of the demand."""
+    latency_s: float | None
     queue_seconds: float | None
-    """Mean seconds that a request waited, over the interval."""
+    """Mean seconds that a request spent in the server, and waited in it, over the interval."""
+    prompt_tokens: float | None
+    generation_tokens: float | None
+    """Tokens per second."""
+    kv_fraction: float | None
+    busy: float | None
+    startup_s: float | None
+    models: frozenset[str]
     pods_answered: int
     reason: str | None
     """Why `arrivals` is None; None when it is not."""
 
 
-def clean(value: float | None, *, ceiling: float = VALUE_MAX) -> float | None:
-    """A sample, or None where it is no number that a count, a duration or a ratio can be."""
-    if value is None or not math.isfinite(value) or not 0.0 <= value <= ceiling:
-        return None
-    return float(value)
+def offered(served: float, running: float | None, waiting: float | None) -> float:
+    """Tokens per second that are wanted, where requests are not counted.
+
+    Those that wait want as much as those that run get. Where nothing runs, nothing is known of it.
+    """
+    return served * (1.0 + (waiting or 0.0) / running) if running else served
 
 
 def filled(total: float, known: int, answered: int, settled: int | None) -> float:
@@ -149,8 +138,12 @@ class _Flow:
     arrivals: float | None = None
     running: float | None = None
     waiting: float | None = None
+    throughput: float | None = None
     ended: float | None = None
     queued_s: float | None = None
+    sojourn_s: float | None = None
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
     lagging: bool = False
 
 
@@ -168,7 +161,7 @@ def update(
         if known is None and len(newest) >= PODS_MAX:
             continue
         if known is None or sample.at > known.at:
-            newest[sample.pod] = _cleaned(sample)
+            newest[sample.pod] = cleaned(sample)
     pods = {
         pod: memory
         for pod, memory in state.pods.items()
@@ -186,27 +179,6 @@ def update(
     return DemandState(pods=pods, expected=expectation), demand
 
 
-def _cleaned(sample: PodSample) -> PodSample:
-    completed = None
-    if sample.completed is not None:
-        kept: dict[str, float] = {}
-        for series, value in sample.completed.items():
-            if (count := clean(value)) is not None and len(kept) < SERIES_MAX:
-                kept[series] = count
-        completed = kept or None
-    return PodSample(
-        pod=sample.pod,
-        at=sample.at,
-        completed=completed,
-        running=clean(sample.running),
-        waiting=clean(sample.waiting),
-        sojourn_s=clean(sample.sojourn_s),
-        kv_fraction=clean(sample.kv_fraction, ceiling=1.0),
-        queue_s=clean(sample.queue_s),
-        started_at=clean(sample.started_at),
-    )
-
-
 def _step(memory: PodMemory | None, sample: PodSample) -> tuple[PodMemory, _Flow]:
     """One pod from its last sample to this one."""
     if memory is None or not 0.0 < sample.at - memory.last.at <= REMEMBER_S:
@@ -221,15 +193,23 @@ def _step(memory: PodMemory | None, sample: PodSample) -> tuple[PodMemory, _Flow
     ended = _ended(last, sample)
     arrivals, owed = None, 0.0
     if ended is not None:
-        change = ended + _growth(last, sample, restarted=restarted)
+        change = ended if sample.in_tokens else ended + _growth(last, sample, restarted=restarted)
         arrivals = clean(max(0.0, change + memory.owed) / seconds, ceiling=RATE_MAX)
         owed = min(0.0, change)
+    queued_s = _increase(last.queue_s, sample.queue_s)
+    waiting = sample.waiting
+    if waiting is None and queued_s is not None:
+        waiting = queued_s / seconds
     flow = _Flow(
         arrivals=arrivals,
-        running=_running(last, sample),
-        waiting=sample.waiting,
+        running=_running(last, sample, waiting),
+        waiting=waiting,
+        throughput=None if ended is None else clean(ended / seconds, ceiling=RATE_MAX),
         ended=ended,
-        queued_s=_increase(last.queue_s, sample.queue_s),
+        queued_s=queued_s,
+        sojourn_s=_increase(last.sojourn_s, sample.sojourn_s),
+        prompt_tokens=_rate(last.prompt_tokens, sample.prompt_tokens, seconds),
+        generation_tokens=_rate(last.generation_tokens, sample.generation_tokens, seconds),
     )
     return PodMemory(last=_remembered(last, sample), first_seen=first_seen, owed=owed), flow
 
@@ -292,14 +272,14 @@ def _growth(last: PodSample, sample: PodSample, *, restarted: bool) -> float:
     return growth
 
 
-def _running(last: PodSample, sample: PodSample) -> float | None:
+def _running(last: PodSample, sample: PodSample, waiting: float | None) -> float | None:
     """The gauge where there is one, else the mean number in the server (Little's law) less what waits."""
     if sample.running is not None:
         return sample.running
     sojourn_s = _increase(last.sojourn_s, sample.sojourn_s)
     if sojourn_s is None:
         return None
-    return max(0.0, sojourn_s / (sample.at - last.at) - (sample.waiting or 0.0))
+    return max(0.0, sojourn_s / (sample.at - last.at) - (waiting or 0.0))
 
 
 def _increase(before: float | None, after: float | None) -> float | None:
@@ -307,6 +287,11 @@ def _increase(before: float | None, after: float | None) -> float | None:
     if before is None or after is None or after < before:
         return None
     return after - before
+
+
+def _rate(before: float | None, after: float | None, seconds: float) -> float | None:
+    increase = _increase(before, after)
+    return None if increase is None else clean(increase / seconds)
 
 
 def _remembered(last: PodSample, sample: PodSample) -> PodSample:
@@ -328,23 +313,41 @@ def _together(
         return filled(math.fsum(known), len(known), answered, settled) if known else None
 
     arrivals = total(flow.arrivals for flow in flows)
-    waits = [
-        (flow.queued_s, flow.ended)
-        for flow in flows
-        if flow.queued_s is not None and flow.ended is not None
-    ]
-    ended = math.fsum(count for _, count in waits)
-    fractions = [sample.kv_fraction for sample in samples if sample.kv_fraction is not None]
+    running = total(flow.running for flow in flows)
+    waiting = total(flow.waiting for flow in flows)
+    in_tokens = any(sample.in_tokens for sample in samples)
+    if arrivals is not None and in_tokens:
+        arrivals = clean(offered(arrivals, running, waiting), ceiling=RATE_MAX * answered)
     return Demand(
         at=max((sample.at for sample in samples), default=-math.inf),
         arrivals=arrivals,
-        running=total(flow.running for flow in flows),
-        waiting=total(flow.waiting for flow in flows),
-        kv_fraction=math.fsum(fractions) / len(fractions) if fractions else None,
-        queue_seconds=math.fsum(seconds for seconds, _ in waits) / ended if ended > 0 else None,
+        running=running,
+        waiting=None if in_tokens else waiting,
+        in_flight=None if running is None else running + (waiting or 0.0),
+        throughput=total(flow.throughput for flow in flows),
+        latency_s=None if in_tokens else _each((flow.sojourn_s, flow.ended) for flow in flows),
+        queue_seconds=None if in_tokens else _each((flow.queued_s, flow.ended) for flow in flows),
+        prompt_tokens=total(flow.prompt_tokens for flow in flows),
+        generation_tokens=total(flow.generation_tokens for flow in flows),
+        kv_fraction=_mean(sample.kv_fraction for sample in samples),
+        busy=_mean(sample.busy for sample in samples),
+        startup_s=max((s.startup_s for s in samples if s.startup_s is not None), default=None),
+        models=frozenset[str]().union(*(sample.models for sample in samples)),
         pods_answered=answered,
         reason=None if arrivals is not None else _why(flows, samples, expected),
     )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def _each(sums: Iterable[tuple[float | None, float | None]]) -> float | None:
+    """Seconds per request from the (seconds, requests) of every pod that has both."""
+    known = [(seconds, count) for seconds, count in sums if seconds is not None and count]
+    ended = math.fsum(count for _, count in known)
+    return math.fsum(seconds for seconds, _ in known) / ended if ended > 0 else None
 
 
 def _why(flows: Sequence[_Flow], samples: Sequence[PodSample], expected: int | None) -> str:

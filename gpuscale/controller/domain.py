@@ -75,54 +75,8 @@ class SignalTarget:
     """Metrics pages of the pods that are ready; empty where none is known."""
     pods_expected: int | None
     """Pods that should answer; None where it is not known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerMetric:
-    """Where an inference server shows one canonical value on a pod's metrics page."""
-
-    names: tuple[str, ...]
-    """Names that the value has had, newest first; the first one on a page is read, the rest ignored."""
-    kind: Literal["counter", "gauge"]
-    across: Literal["sum", "mean", "max"] = "sum"
-    """How the series of one pod (its engines, models, reasons) become one value."""
-    factor: float = 1.0
-    """What a sample is multiplied with to get requests, seconds or a ratio."""
-    plus: tuple[str, ...] = ()
-    """Further metrics whose series are added where the page has them (failures beside successes)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerTable:
-    """From the metric names of one inference server to the canonical signals; None: it has no such value."""
-
-    server: Server
-    port: int
-    """Port of the metrics page where the policy names none."""
-    completed: ServerMetric
-    """Counter of requests that ended, for whatever reason."""
-    waiting: ServerMetric
-    """Gauge of requests that wait for execution."""
-    running: ServerMetric | None = None
-    """Gauge of requests in execution."""
-    sojourn_s: ServerMetric | None = None
-    """Counter of seconds that ended requests spent in the server, waiting included: by Little's law
-    its rate is the mean number of requests in the server, which stands in for a missing `running`."""
-    kv_fraction: ServerMetric | None = None
-    """Gauge of the share of the KV cache in use, 0-1."""
-    queue_s: ServerMetric | None = None
-    """Counter of seconds that requests waited."""
-
-    @property
-    def metrics(self) -> dict[str, ServerMetric]:
-        """The table's metrics by the name of their canonical signal; those that it has."""
-        fields = ("completed", "waiting", "running", "sojourn_s", "kv_fraction", "queue_s")
-        return {name: m for name in fields if (m := getattr(self, name)) is not None}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every metric name that is looked for, in the table's order."""
-        return tuple(name for m in self.metrics.values() for name in (*m.names, *m.plus))
+    queries: Mapping[str, str] = field(default_factory=dict)
+    """PromQL by signal, already filled in, for the server `custom`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +94,22 @@ class SignalReading:
     pods_expected: int | None
     kv_fraction: float | None = None
     queue_seconds: float | None = None
+    """Mean seconds that a request waited, of those that ended."""
+    in_flight: float | None = None
+    """Requests that run or wait."""
+    throughput: float | None = None
+    """What ends per second, in the unit of the arrivals."""
+    latency_s: float | None = None
+    """Mean seconds that a request spent in the server, of those that ended."""
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    """Tokens per second."""
+    busy: float | None = None
+    """Share of time in which the pods' GPUs worked, 0-1, mean over the pods that say so."""
+    startup_s: float | None = None
+    """Seconds that the slowest pod's engine took to start."""
+    models: frozenset[str] = frozenset()
+    """Names of the models that are served; empty where they are not told."""
     reason: str | None = None
     """Why values are missing, one sentence; None when none is."""
 

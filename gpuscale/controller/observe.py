@@ -19,6 +19,7 @@ from gpuscale.controller.domain import (
     Workload,
 )
 from gpuscale.controller.servers import SERVERS
+from gpuscale.controller.servers.promql import own
 
 ENDPOINTS_MAX = 4_096
 """Pages of one workload; a fleet beyond it is read through Prometheus."""
@@ -27,25 +28,42 @@ ENDPOINTS_MAX = 4_096
 def target_of(workload: Workload, state: ReplicaState | None) -> SignalTarget:
     """Where the signals of a workload are, by its policy and the pods that are ready."""
     policy = workload.policy
+    table = SERVERS.get(policy.server)
     if workload.endpoints:
         endpoints = workload.endpoints
         expected: int | None = len(endpoints)
-    elif state is not None:
-        port = policy.metrics_port or SERVERS[policy.server].port
+    elif state is not None and table is None:
+        endpoints, expected = (), state.ready
+    elif state is not None and table is not None:
+        port, path = policy.metrics_port or table.port, policy.metrics_path or table.path
         hosts = (f"[{host}]" if ":" in host else host for host in state.endpoints[:ENDPOINTS_MAX])
-        endpoints = tuple(f"http://{host}:{port}{policy.metrics_path}" for host in hosts)
+        endpoints = tuple(f"http://{host}:{port}{path}" for host in hosts)
         expected = state.ready
     else:
         endpoints, expected = (), None
+    selector = selector_of(workload)
     return SignalTarget(
         key=workload.key,
         namespace=workload.namespace,
         name=workload.name,
         server=policy.server,
-        selector=selector_of(workload),
+        selector=selector,
         endpoints=endpoints,
         pods_expected=expected,
+        queries={}
+        if policy.custom is None
+        else own(
+            policy.custom,
+            namespace=workload.namespace,
+            name=name_of(workload),
+            selector=selector,
+        ),
     )
+
+
+def name_of(workload: Workload) -> str:
+    """What pods are named after: the target; a ScaledObject may be called otherwise."""
+    return workload.name if workload.target is None else workload.target.name
 
 
 def selector_of(workload: Workload) -> str:
@@ -54,9 +72,8 @@ def selector_of(workload: Workload) -> str:
     Pods are named after the target; a ScaledObject may be called otherwise. Without a target the
     workload's own name stands in. Only the two placeholders are replaced: braces of a regular expression stay as they are.
     """
-    name = workload.name if workload.target is None else workload.target.name
     selector = workload.policy.selector.replace("{namespace}", workload.namespace)
-    return selector.replace("{name}", name)
+    return selector.replace("{name}", name_of(workload))
 
 
 def observation_of(

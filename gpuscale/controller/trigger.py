@@ -61,6 +61,7 @@ _ELSEWHERE = {
     "maxReplicas": "set spec.maxReplicaCount of the ScaledObject",
     "selector": "ask the operator for a policy with that selector",
     "metricsPath": "ask the operator for a policy with that metrics_path",
+    "custom": "ask the operator for a policy with those queries",
     "namespaces": "ask the operator, who opens policies to namespaces",
 }
 

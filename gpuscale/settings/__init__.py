@@ -4,7 +4,9 @@
 """
 
 from gpuscale.settings.controller import (
+    SELF_SCALING,
     ControllerSettings,
+    CustomQueries,
     JournalSettings,
     KubernetesSettings,
     Policy,
@@ -32,9 +34,11 @@ from gpuscale.settings.web import (
 )
 
 __all__ = [
+    "SELF_SCALING",
     "AccountingSettings",
     "AuditSettings",
     "ControllerSettings",
+    "CustomQueries",
     "DcgmSettings",
     "ExporterSettings",
     "JournalSettings",

@@ -19,8 +19,54 @@ from gpuscale.errors import ConfigError
 from gpuscale.settings.log import LogSettings
 from gpuscale.settings.web import WebSettings
 
-Server = Literal["vllm", "triton"]
-"""Inference servers that have a table in controller/servers/."""
+Server = Literal[
+    "vllm",
+    "sglang",
+    "tgi",
+    "trtllm-serve",
+    "nim",
+    "triton",
+    "triton-trtllm",
+    "torchserve",
+    "tf-serving",
+    "ray-serve",
+    "llama-cpp",
+    "custom",
+]
+"""Inference servers that have a table in controller/servers/, and `custom`, whose PromQL the operator writes."""
+SELF_SCALING: frozenset[Server] = frozenset({"ray-serve"})
+"""Servers that scale their replicas themselves: two who scale one thing fight, so gpuscale only recommends."""
+
+Promql = Annotated[str, Meta(min_length=1, max_length=4096)]
+
+
+class CustomQueries(Strict, frozen=True, kw_only=True):
+    """PromQL of a workload whose server has no table; each gives one sample, or none where the value is missing.
+
+    {namespace}, {name} and {selector} are replaced.
+    """
+
+    arrivals: Annotated[Promql, Meta(description="Requests per second that arrive.")]
+    running: Annotated[Promql | None, Meta(description="Requests in execution.")] = None
+    waiting: Annotated[Promql | None, Meta(description="Requests that wait.")] = None
+    throughput: Annotated[
+        Promql | None,
+        Meta(description="Requests per second that end; capacity is learned from it."),
+    ] = None
+    kv_fraction: Annotated[
+        Promql | None, Meta(description="Share of the KV cache in use, 0-1, mean over the pods.")
+    ] = None
+    busy: Annotated[
+        Promql | None, Meta(description="Share of time in which the GPUs work, 0-1, mean.")
+    ] = None
+    pods: Annotated[
+        Promql | None,
+        Meta(description="Pods whose values are in it; without it all pods count as heard."),
+    ] = None
+    at: Annotated[
+        Promql | None,
+        Meta(description="Unix time of the newest sample; without it a sample counts as new."),
+    ] = None
 
 
 class Policy(Strict, frozen=True, kw_only=True):
@@ -101,12 +147,19 @@ class Policy(Strict, frozen=True, kw_only=True):
     metrics_port: Annotated[
         Annotated[int, Meta(ge=1, le=65_535)] | None,
         Meta(
-            description="Port of the pods' metrics page when they are scraped directly; default the server's own (vLLM 8000, Triton 8002)."
+            description="Port of the pods' metrics page when they are scraped directly; default the server's own (docs/servers.md)."
         ),
     ] = None
     metrics_path: Annotated[
-        MetricsPath, Meta(description="Path of the pods' metrics page when scraped directly.")
-    ] = "/metrics"
+        MetricsPath | None,
+        Meta(
+            description="Path of the pods' metrics page when scraped directly; default the server's own, mostly /metrics."
+        ),
+    ] = None
+    custom: Annotated[
+        CustomQueries | None,
+        Meta(description="PromQL of the signals, for the server `custom` and no other."),
+    ] = None
     namespaces: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=253)], ...],
         Meta(
@@ -121,6 +174,16 @@ class Policy(Strict, frozen=True, kw_only=True):
             raise ValueError(
                 f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}: "
                 "lower the one or raise the other"
+            )
+        if self.server in SELF_SCALING and self.mode == "act":
+            raise ValueError(
+                f"mode act cannot be used with server {self.server}, which scales itself: "
+                "leave mode at shadow, and gpuscale only recommends"
+            )
+        if (self.server == "custom") != (self.custom is not None):
+            raise ValueError(
+                "server custom and the key custom need each other: write the PromQL under custom, "
+                "or name the server that runs"
             )
         if self.hold_s < self.stale_after_s:
             raise ValueError(

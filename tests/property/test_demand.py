@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from gpuscale.controller.demand import (
     DemandState,
     Expectation,
-    PodSample,
     filled,
     update,
 )
+from gpuscale.controller.podsample import PodSample
 from gpuscale.controller.servers.table import parse
 
 ANY = st.none() | st.floats(allow_nan=True, allow_infinity=True)

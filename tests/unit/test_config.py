@@ -13,6 +13,8 @@ from gpuscale.errors import ConfigError
 from gpuscale.settings import ControllerSettings, ExporterSettings, Policy
 
 FAULTS = [
+    (ControllerSettings, "defaults: {server: custom}", "need each other"),
+    (ControllerSettings, "defaults: {server: ray-serve, mode: act}", "only recommends"),
     (ExporterSettings, "listn: ':1'", "unknown key `listn`"),
     (ExporterSettings, "periods: {fst_s: 1}", "unknown key `periods.fst_s`"),
     (

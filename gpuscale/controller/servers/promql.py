@@ -8,24 +8,45 @@ Comparisons drop the series that are NaN or negative, which would spoil the sum 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuscale.controller.demand import (
     GAUGES_LAG_S,
     LAGGING,
     Expectation,
-    clean,
     filled,
     nobody,
+    offered,
 )
-from gpuscale.controller.domain import ServerMetric, ServerTable, SignalReading, SignalTarget
+from gpuscale.controller.domain import SignalReading, SignalTarget
+from gpuscale.controller.podsample import clean
+from gpuscale.controller.servertable import ServerMetric, ServerTable
+from gpuscale.settings import CustomQueries
 
 POD = "by (instance,pod)"
 """One pod: Prometheus sets `instance` on every target, Kubernetes' service discovery adds `pod`."""
 
-COPIES = "without (job,endpoint,service,container,prometheus,prometheus_replica,replica,receive,metrics_path)"
+COPIES: tuple[str, ...] = (
+    "job",
+    "endpoint",
+    "service",
+    "container",
+    "prometheus",
+    "prometheus_replica",
+    "replica",
+    "receive",
+    "metrics_path",
+)
 """Labels in which two collections of one series differ (two monitors, a highly available pair)."""
+
+MODELS = "models"
+"""The signal whose answer is labels: one series per served model, each with its name in MODEL."""
+MODEL = "model"
+MODELS_MAX = 64
+"""Names of models of one workload that are remembered."""
+
+_ON_POD = "on (instance,pod)"
 
 _FUNCTION = {"sum": "sum", "mean": "avg", "max": "max"}
 
@@ -33,70 +54,139 @@ _FUNCTION = {"sum": "sum", "mean": "avg", "max": "max"}
 def expressions(table: ServerTable, selector: str, window_s: float) -> Mapping[str, str]:
     """Signal -> expression that gives one sample without labels, or nothing where the value is missing.
 
-    Signals: `arrivals` (requests/s), `rated` (pods that have a rate), `answered` (pods that have any
-    of the table's metrics now), `at` (time of the newest sample), `served` (requests ever ended),
-    `waiting`, and where the table has them `running`, `sojourn` (mean requests in the server),
-    `kv_fraction`, `queue_seconds`.
+    Signals: `arrivals` (requests/s), `throughput` (what ends per second), `rated` (pods that have a
+    rate), `answered` (pods that have any of the table's metrics now), `at` (time of the newest
+    sample), `served` (requests ever ended), and where the table has them `waiting`, `running`,
+    `sojourn` and `queued` (mean requests in the server, and waiting in it, by Little's law),
+    `kv_fraction`, `prompt_tokens`, `generation_tokens`, `busy`, `startup_s`. `models` gives a series
+    per model.
     """
-    over = f"[{max(1, round(window_s * 1000))}ms]"
+    return _Expressions(table, selector, window_s).all()
 
-    def per_series(metric: ServerMetric, call: str = "", *, believable: str = ">=0") -> str:
-        span = over if call in {"rate", "delta"} else ""
+
+class _Expressions:
+    """The expressions of one table for one selector and window."""
+
+    def __init__(self, table: ServerTable, selector: str, window_s: float) -> None:
+        self._table = table
+        self._selector = selector
+        self._window_s = window_s
+        self._over = f"[{max(1, round(window_s * 1000))}ms]"
+        labels = [label for label in COPIES if label not in table.identity]
+        self._copies = f"without ({','.join((*labels, *table.copies))})"
+
+    def all(self) -> dict[str, str]:
+        table = self._table
+        ended = self._series(table.completed, "rate")
+        gauges = [m for m in (table.waiting, table.running) if m is not None]
+        if table.unit == "tokens":
+            arrivals = f"sum({self._once(ended)})"
+        else:
+            arrived = _union([ended], "gauge", [self._change(metric) for metric in gauges])
+            arrivals = f"sum(clamp_min(sum {POD} ({self._once(arrived)}),0))"
+        out = {
+            "arrivals": arrivals,
+            "throughput": f"sum({self._once(ended)})",
+            "rated": f"count(sum {POD} ({ended}))",
+            "answered": f"count(count {POD} ({self._any([table.completed, *gauges])}))",
+            "at": f"max({self._series(table.completed, 'timestamp')})",
+            "served": f"sum({self._series(table.completed)})",
+            MODELS: self._models(),
+        }
+        for name, metric in table.metrics.items():
+            if name == "completed":
+                continue
+            known = {"sojourn_s": "sojourn", "queue_s": "queued"}.get(name, name)
+            if metric.kind == "counter":
+                out[known] = f"sum({self._once(self._series(metric, 'rate'))}){_times(metric)}"
+            else:
+                function = _FUNCTION[metric.across]
+                out[known] = f"{function}({self._once(self._series(metric))}){_times(metric)}"
+        return out
+
+    def _series(self, metric: ServerMetric, call: str = "", *, believable: str = ">=0") -> str:
+        span = self._over if call in {"rate", "delta"} else ""
+        where = "".join(f',{label}="{value}"' for label, value in metric.where)
 
         def vector(name: str) -> str:
-            return f"{call}({name}{{{selector}}}{span}){believable}"
+            return f"{call}({name}{{{self._selector}{where}}}{span}){believable}"
 
-        return _union(map(vector, metric.names), ((name, vector(name)) for name in metric.plus))
+        # Of a pod's aliases the newest counts alone: their labels differ, so that both would add up.
+        aliases = [vector(name) for name in metric.names]
+        newest = [
+            f"({alias} unless {_ON_POD} ({' or '.join(aliases[:i])}))" if i else alias
+            for i, alias in enumerate(aliases)
+        ]
+        return _union(newest, "metric", ((name, vector(name)) for name in metric.plus))
 
-    gauges = [metric for metric in (table.waiting, table.running) if metric is not None]
-    ended = per_series(table.completed, "rate")
-    changes = [
-        (metric.names[0], f"({per_series(metric, 'delta', believable='>-Inf')})/{window_s:g}")
-        for metric in gauges
-    ]
-    arrived = _union([ended], changes)
-    names = [name for metric in (table.completed, *gauges) for name in metric.names]
-    any_name = f'{{__name__=~"{"|".join(names)}",{selector}}}'
-    out = {
-        "arrivals": f"sum(clamp_min(sum {POD} ({_once(arrived)}),0))",
-        "rated": f"count(sum {POD} ({ended}))",
-        "answered": f"count(count {POD} ({any_name}))",
-        "at": f"max({per_series(table.completed, 'timestamp')})",
-        "served": f"sum({per_series(table.completed)})",
-        "waiting": _gauge(table.waiting, per_series(table.waiting)),
-    }
-    if table.running is not None:
-        out["running"] = _gauge(table.running, per_series(table.running))
-    if table.sojourn_s is not None:
-        out["sojourn"] = _sum(table.sojourn_s, per_series(table.sojourn_s, "rate"))
-    if table.kv_fraction is not None:
-        out["kv_fraction"] = _gauge(table.kv_fraction, per_series(table.kv_fraction))
-    if table.queue_s is not None:
-        queued = _sum(table.queue_s, per_series(table.queue_s, "rate"))
-        out["queue_seconds"] = f"{queued}/sum({_once(ended)})"
-    return out
+    def _change(self, gauge: ServerMetric) -> tuple[str, str]:
+        """(mark, requests per second by which the gauge grew)."""
+        grown = self._series(gauge, "delta", believable=">-Inf")
+        mark = gauge.names[0] + "".join(value for _, value in gauge.where)
+        return mark, f"({grown})/{self._window_s:g}"
+
+    def _any(self, metrics: Sequence[ServerMetric]) -> str:
+        names = dict.fromkeys(name for metric in metrics for name in metric.names)
+        return f'{{__name__=~"{"|".join(names)}",{self._selector}}}'
+
+    def _models(self) -> str:
+        vector = self._any([self._table.completed])
+        for label in self._table.models:
+            vector = f'label_replace({vector},"{MODEL}","$1","{label}","(.+)")'
+        return f"group by ({MODEL}) ({vector})"
+
+    def _once(self, vector: str) -> str:
+        return f"max {self._copies} ({vector})"
 
 
-def _union(first: Iterable[str], marked: Iterable[tuple[str, str]]) -> str:
-    """Vectors as one. `first` are aliases, of which a series counts once; `marked` are added to them."""
-    kept = [f'label_replace({vector},"metric","{name}","","")' for name, vector in marked]
+def _union(first: Iterable[str], label: str, marked: Iterable[tuple[str, str]]) -> str:
+    """Vectors as one; each of `marked` gets its mark in a label, so that nothing of it is left out."""
+    kept = [f'label_replace({vector},"{label}","{mark}","","")' for mark, vector in marked]
     return " or ".join((*first, *kept))
-
-
-def _once(vector: str) -> str:
-    return f"max {COPIES} ({vector})"
-
-
-def _gauge(metric: ServerMetric, vector: str) -> str:
-    return f"{_FUNCTION[metric.across]}({_once(vector)}){_times(metric)}"
-
-
-def _sum(metric: ServerMetric, vector: str) -> str:
-    return f"sum({_once(vector)}){_times(metric)}"
 
 
 def _times(metric: ServerMetric) -> str:
     return "" if metric.factor == 1.0 else f"*{metric.factor:g}"
+
+
+def questions(
+    table: ServerTable | None, target: SignalTarget, window_s: float
+) -> Mapping[str, str]:
+    """The expressions that are asked for one workload, by signal: its server's, or the operator's own."""
+    return target.queries if table is None else expressions(table, target.selector, window_s)
+
+
+def own(queries: CustomQueries, *, namespace: str, name: str, selector: str) -> Mapping[str, str]:
+    """The operator's queries by signal, filled in; each gives one sample at most, whatever it selects."""
+    filled_in: dict[str, str] = {}
+    for signal in queries.__struct_fields__:
+        query = getattr(queries, signal)
+        if query is None:
+            continue
+        for placeholder, value in (
+            ("{namespace}", namespace),
+            ("{name}", name),
+            ("{selector}", selector),
+        ):
+            query = query.replace(placeholder, value)
+        filled_in[signal] = f"{_ACROSS.get(signal, 'sum')}({query})"
+    return filled_in
+
+
+_ACROSS = {"kv_fraction": "avg", "busy": "avg", "at": "max"}
+"""How several series of one of the operator's queries become one; amounts add up."""
+
+
+def gpu_busy(selector: str, window_s: float) -> str:
+    """Share of time in which the GPUs worked that the selected pods hold alone, by gpuscale's exporter.
+
+    A GPU that is shared (`replica` is set) also works for others, and says nothing of these pods.
+    """
+    over = f"[{max(1, round(window_s * 1000))}ms]"
+    return (
+        f"avg(max by (uuid) (rate(gpuscale_gpu_busy_seconds_total{over})) "
+        f'and on (uuid) gpuscale_gpu_allocation_info{{{selector},replica=""}})'
+    )
 
 
 def any_series(selector: str) -> str:
@@ -121,17 +211,29 @@ class Watch:
 
 
 def reading(
-    target: SignalTarget, values: Mapping[str, float], watch: Watch, now: float
+    table: ServerTable | None,
+    target: SignalTarget,
+    values: Mapping[str, float],
+    watch: Watch,
+    now: float,
+    *,
+    models: frozenset[str] = frozenset(),
 ) -> SignalReading:
-    """One workload's reading from the values of its signals, scaled to the pods that should answer."""
+    """One workload's reading from the values of its signals, scaled to the pods that should answer.
+
+    `table` is its server's, as for `questions`; None for the operator's own queries.
+    """
+    if table is None:
+        return _custom(target, values, now)
     answered, rated = (int(clean(values.get(name)) or 0) for name in ("answered", "rated"))
     # A pod that has just gone still has a rate: it is not silent, its demand is in the sum.
     seen = max(answered, rated)
-    waiting = clean(values.get("waiting"))
-    running = clean(values.get("running"))
-    if running is None and (sojourn := clean(values.get("sojourn"))) is not None:
+    queued, sojourn = clean(values.get("queued")), clean(values.get("sojourn"))
+    waiting, running = clean(values.get("waiting")), clean(values.get("running"))
+    waiting = queued if waiting is None else waiting
+    if running is None and sojourn is not None:
         running = max(0.0, sojourn - (waiting or 0.0))
-    arrivals = clean(values.get("arrivals")) if rated else None
+    arrivals, ended = (clean(values.get(n)) if rated else None for n in ("arrivals", "throughput"))
     reason = None
     if not answered:
         arrivals, reason = None, _nobody(target)
@@ -139,21 +241,67 @@ def reading(
         arrivals, running, waiting, reason = None, None, None, LAGGING
     elif arrivals is None:
         reason = "a rate needs two samples within the rate window, and no pod has given them yet"
+    in_tokens = table.unit == "tokens"
+    if in_tokens and arrivals is not None:
+        arrivals = clean(offered(arrivals, running, waiting))
 
     def scaled(total: float | None, known: int) -> float | None:
         return None if total is None else filled(total, known, seen, watch.expected.settled)
 
+    def each(inside: float | None) -> float | None:
+        """Mean seconds per request, of those that ended."""
+        return inside / ended if inside is not None and ended and not in_tokens else None
+
+    in_flight = None if running is None else running + (waiting or 0.0)
     return SignalReading(
         key=target.key,
         at=values.get("at", -math.inf),
         arrivals=scaled(arrivals, rated),
         running=scaled(running, seen),
-        waiting=scaled(waiting, seen),
+        waiting=None if in_tokens else scaled(waiting, seen),
+        in_flight=scaled(in_flight, seen),
+        throughput=scaled(ended, rated),
+        latency_s=each(sojourn),
+        queue_seconds=each(queued),
+        prompt_tokens=scaled(clean(values.get("prompt_tokens")), rated) if rated else None,
+        generation_tokens=scaled(clean(values.get("generation_tokens")), rated) if rated else None,
         pods_answered=answered,
         pods_expected=target.pods_expected,
         kv_fraction=clean(values.get("kv_fraction"), ceiling=1.0),
-        queue_seconds=clean(values.get("queue_seconds")),
+        busy=clean(values.get("gpu_busy", values.get("busy")), ceiling=1.0),
+        startup_s=clean(values.get("startup_s")),
+        models=frozenset(sorted(models)[:MODELS_MAX]),
         reason=reason,
+    )
+
+
+def _custom(target: SignalTarget, values: Mapping[str, float], now: float) -> SignalReading:
+    """The reading of the operator's own queries: nothing is scaled, since only they know what is in it."""
+    arrivals = clean(values.get("arrivals"))
+    running, waiting = clean(values.get("running")), clean(values.get("waiting"))
+    expected = target.pods_expected
+    if "pods" in target.queries:
+        answered = int(clean(values.get("pods")) or 0)
+    else:
+        # Nobody says who answered: an answer is taken to speak for all.
+        answered = 0 if arrivals is None else 1 if expected is None else expected
+        expected = answered if expected is None else expected
+    at = values.get("at", -math.inf) if "at" in target.queries else now
+    return SignalReading(
+        key=target.key,
+        at=at if arrivals is not None else -math.inf,
+        arrivals=arrivals,
+        running=running,
+        waiting=waiting,
+        in_flight=None if running is None else running + (waiting or 0.0),
+        throughput=clean(values.get("throughput")),
+        pods_answered=answered,
+        pods_expected=expected,
+        kv_fraction=clean(values.get("kv_fraction"), ceiling=1.0),
+        busy=clean(values.get("busy"), ceiling=1.0),
+        reason=None
+        if arrivals is not None
+        else f"the query custom.arrivals gave no number for {target.key}: try it in Prometheus",
     )
 
 

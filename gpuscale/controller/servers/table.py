@@ -10,8 +10,8 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 
-from gpuscale.controller.demand import PodSample
-from gpuscale.controller.domain import ServerMetric, ServerTable
+from gpuscale.controller.podsample import PodSample
+from gpuscale.controller.servertable import ServerMetric, ServerTable
 from gpuscale.errors import SourceMalformed
 
 SERIES_MAX = 10_000
@@ -28,6 +28,11 @@ _SAMPLE = re.compile(
 """NAME{LABELS} VALUE [TIMESTAMP] [# EXEMPLAR]; possessive throughout, so that no page costs more than its length."""
 
 _LABEL = re.compile(rb"([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+(\"(?:[^\"\\\n]|\\.)*+\")")
+
+_PAIR = re.compile(_LABEL.pattern.decode())
+
+MODELS_MAX = 64
+"""Names of models of one pod that are remembered."""
 
 Page = Mapping[str, Mapping[str, float]]
 """Metric name -> series (its sorted labels as one string) -> value. NaN where the page says so."""
@@ -79,45 +84,84 @@ def wanted(table: ServerTable) -> tuple[str, ...]:
 
 
 def pod_sample(table: ServerTable, page: Page, *, pod: str, at: float) -> PodSample:
-    """The canonical values of one pod. Raises SourceMalformed where the page has none of the table's names."""
-    if not any(name in page for name in table.names):
+    """The canonical values of one pod. Raises SourceMalformed where the page has none of the table's series."""
+    found = {name: _series_of(metric, page, table) for name, metric in table.metrics.items()}
+    if all(series is None for series in found.values()):
         raise SourceMalformed(
-            f"{pod} shows none of {table.server}'s metrics (looked for {', '.join(table.names)}): "
+            f"{pod} shows none of {table.server}'s metrics (looked for {table.sought}): "
             "set the policy's `server` to what runs there, and check metrics_port and metrics_path"
         )
     started = page.get(START_TIME, {})
+    values = {name: _value(table.metrics[name], series) for name, series in found.items()}
     return PodSample(
         pod=pod,
         at=at,
-        completed=_counters(table.completed, page),
-        running=_value(table.running, page),
-        waiting=_value(table.waiting, page),
-        sojourn_s=_value(table.sojourn_s, page),
-        kv_fraction=_value(table.kv_fraction, page),
-        queue_s=_value(table.queue_s, page),
+        completed=found["completed"],
+        in_tokens=table.unit == "tokens",
         started_at=next(iter(started.values())) if len(started) == 1 else None,
+        models=_models(table, page),
+        **{name: values.get(name) for name in _ONE_VALUE},
     )
 
 
-def _counters(metric: ServerMetric, page: Page) -> dict[str, float] | None:
-    """Every series of a counter apart, so that the reset of one is seen; None where there is none."""
-    name = next((name for name in metric.names if name in page), None)
-    if name is None:
-        return None
-    return {
-        f"{each}{{{labels}}}": value * metric.factor
-        for each in (name, *metric.plus)
-        for labels, value in page.get(each, {}).items()
+_ONE_VALUE = (
+    "running",
+    "waiting",
+    "sojourn_s",
+    "queue_s",
+    "kv_fraction",
+    "prompt_tokens",
+    "generation_tokens",
+    "busy",
+    "startup_s",
+)
+
+
+def _series_of(metric: ServerMetric, page: Page, table: ServerTable) -> dict[str, float] | None:
+    """Every series of a metric apart, so that the reset of one is seen; None where there is none.
+
+    Of series that differ only in the table's `copies` the largest counts, as one.
+    """
+    found: dict[str, float] = {}
+    plain = not (metric.where or table.copies)
+    for name in (_first(metric, page), *metric.plus):
+        for labels, value in page.get(name or "", {}).items():
+            series = f"{name}{{{labels}}}"
+            if not plain:
+                pairs = _pairs(labels)
+                if any(pairs.get(label) != wanted for label, wanted in metric.where):
+                    continue
+                kept = (f"{k}={v}" for k, v in pairs.items() if k not in table.copies)
+                series = f"{name}{{{','.join(kept)}}}"
+            # A NaN beside a number is a rank that does not say; alone it stays NaN.
+            before, now = found.get(series, math.nan), value * metric.factor
+            found[series] = now if math.isnan(before) else max(before, now)
+    return found or None
+
+
+def _first(metric: ServerMetric, page: Page) -> str | None:
+    return next((name for name in metric.names if name in page), None)
+
+
+def _pairs(labels: str) -> dict[str, str]:
+    """Labels of a series' key, with their values unquoted (escapes stay: they are only compared)."""
+    return {m[1]: m[2][1:-1] for m in _PAIR.finditer(labels)}
+
+
+def _models(table: ServerTable, page: Page) -> frozenset[str]:
+    """The models that the completed requests are counted by."""
+    series = page.get(_first(table.completed, page) or "", {})
+    models = {
+        pairs[label] for pairs in map(_pairs, series) for label in table.models if pairs.get(label)
     }
+    return frozenset(sorted(models)[:MODELS_MAX])
 
 
-def _value(metric: ServerMetric | None, page: Page) -> float | None:
+def _value(metric: ServerMetric, series: Mapping[str, float] | None) -> float | None:
     """The series of a metric as one value; None where the page has none, or one that is no number."""
-    if metric is None or (series := _counters(metric, page)) is None:
+    if series is None or not all(math.isfinite(value) for value in series.values()):
         return None
     values = list(series.values())
-    if not all(math.isfinite(value) for value in values):
-        return None
     match metric.across:
         case "sum":
             return math.fsum(values)

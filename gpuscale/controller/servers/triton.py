@@ -4,15 +4,17 @@ Its counters carry no `_total`, and durations are cumulative microseconds per mo
 There is no gauge of running requests: the rate of `nv_inference_request_duration_us` is the mean
 number of requests in the server (Little's law, L = λW), and what is not pending of it runs.
 An ensemble counts its own requests and those of the models it is made of: where ensembles are
-served, narrow the selector to the ensemble's `model`.
+served, narrow the selector to the ensemble's `model`. `nv_gpu_utilization` is a ratio, not per cent.
 """
 
-from gpuscale.controller.domain import ServerMetric, ServerTable
+from gpuscale.controller.servertable import ServerMetric, ServerTable
 
 MICROSECOND_S = 1e-6
 
 TABLE = ServerTable(
     server="triton",
+    title="Triton Inference Server",
+    since="2.28 (22.11); on by default",
     port=8002,
     completed=ServerMetric(
         names=("nv_inference_request_success",),
@@ -26,4 +28,6 @@ TABLE = ServerTable(
     queue_s=ServerMetric(
         names=("nv_inference_queue_duration_us",), kind="counter", factor=MICROSECOND_S
     ),
+    busy=ServerMetric(names=("nv_gpu_utilization",), kind="gauge", across="mean"),
+    models=("model",),
 )

@@ -8,7 +8,7 @@ a missing value, never zero; zero with full coverage is demand.
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -17,10 +17,18 @@ import numpy as np
 from yarl import URL
 
 from gpuscale import log
-from gpuscale.controller.demand import clean
 from gpuscale.controller.domain import Floats, SignalReading, SignalTarget
+from gpuscale.controller.podsample import clean
 from gpuscale.controller.servers import SERVERS
-from gpuscale.controller.servers.promql import Watch, any_series, expressions, reading
+from gpuscale.controller.servers.promql import (
+    MODEL,
+    MODELS,
+    Watch,
+    any_series,
+    gpu_busy,
+    questions,
+    reading,
+)
 from gpuscale.errors import (
     SourceError,
     SourceMalformed,
@@ -54,6 +62,10 @@ TOKEN_BYTES_MAX = 64 * 1024
 EXPLAINED_MAX = 8
 """Extra queries per tick that find out why a workload has no series at all."""
 
+GPU_BUSY_TARGETS_MAX = 256
+"""Workloads up to which the exporter's busy seconds are asked for: each such expression looks at every
+GPU of the cluster, and it only helps to learn capacity sooner."""
+
 MARK = "gpuscale"
 """Label under which a sample says which workload and signal it is."""
 
@@ -66,6 +78,15 @@ class _Question:
 
     key: str
     text: str
+
+
+@dataclass(slots=True)
+class _Values:
+    """The answers to one workload's question."""
+
+    numbers: dict[str, float] = field(default_factory=dict)
+    """By signal."""
+    models: set[str] = field(default_factory=set)
 
 
 class PrometheusSignal:
@@ -86,7 +107,7 @@ class PrometheusSignal:
             f"the Prometheus at {self._api.shown} did not answer all queries within "
             f"{self._deadline_s:g} s: raise tick_s, or give Prometheus more CPU"
         )
-        found: dict[str, dict[str, float] | SourceError] = {t.key: late for t in targets}
+        found: dict[str, _Values | SourceError] = {t.key: late for t in targets}
         batches = iter(self._batches(targets))
         down: list[SourceUnreachable] = []
 
@@ -96,7 +117,7 @@ class PrometheusSignal:
                 if limit.expired():
                     return
                 # One query that found nobody is enough: the rest need not wait for the same.
-                answers: Mapping[str, dict[str, float] | SourceError]
+                answers: Mapping[str, _Values | SourceError]
                 if down:
                     answers = dict.fromkeys((each.key for each in batch), down[0])
                 else:
@@ -118,9 +139,13 @@ class PrometheusSignal:
             if isinstance(values, SourceError):
                 watches[target.key], outcomes[target.key] = watch, values
             else:
-                watch = watch.next(values, target.pods_expected, now)
+                watch = watch.next(values.numbers, target.pods_expected, now)
                 watches[target.key] = watch
-                outcomes[target.key] = reading(target, values, watch, now)
+                models = frozenset(values.models)
+                table = SERVERS.get(target.server)
+                outcomes[target.key] = reading(
+                    table, target, values.numbers, watch, now, models=models
+                )
         self._watches = watches
         return await self._explained(targets, outcomes, now)
 
@@ -164,12 +189,14 @@ class PrometheusSignal:
         """The targets' questions, as many to a query as fit."""
         batches: list[list[_Question]] = []
         size = 0
+        window_s = self._settings.rate_window_s
         for target in targets:
+            asked = dict(questions(SERVERS.get(target.server), target, window_s))
+            if len(targets) <= GPU_BUSY_TARGETS_MAX and target.server in SERVERS:
+                asked["gpu_busy"] = gpu_busy(target.selector, window_s)
             text = " or ".join(
                 f'label_replace({expression},"{MARK}","{signal}/{target.key}","","")'
-                for signal, expression in expressions(
-                    SERVERS[target.server], target.selector, self._settings.rate_window_s
-                ).items()
+                for signal, expression in asked.items()
             )
             size += len(text) + 4
             if not batches or size > QUERY_BYTES_MAX:
@@ -180,8 +207,8 @@ class PrometheusSignal:
 
     async def _ask(
         self, batch: Sequence[_Question], now: float
-    ) -> Mapping[str, dict[str, float] | SourceError]:
-        """Values by signal of each workload of a batch; one bad selector spoils its own answer only."""
+    ) -> Mapping[str, "_Values | SourceError"]:
+        """What is known of each workload of a batch; one bad selector spoils its own answer only."""
         try:
             series = await self._api.instant(" or ".join(each.text for each in batch), now)
         except _QueryRefused as error:
@@ -191,14 +218,16 @@ class PrometheusSignal:
             return {**await self._ask(batch[:half], now), **await self._ask(batch[half:], now)}
         except SourceError as error:
             return dict.fromkeys((each.key for each in batch), error)
-        found: dict[str, dict[str, float] | SourceError] = {}
-        values: dict[str, dict[str, float]] = {each.key: {} for each in batch}
+        values = {each.key: _Values() for each in batch}
         for one in series:
             signal, _, key = one.metric.get(MARK, "").partition("/")
-            if key in values and one.value is not None:
-                values[key][signal] = _number(one.value[1])
-        found.update(values)
-        return found
+            if key not in values or one.value is None:
+                continue
+            if signal != MODELS:
+                values[key].numbers[signal] = _number(one.value[1])
+            elif model := one.metric.get(MODEL):
+                values[key].models.add(model)
+        return {**values}
 
     async def _explained(
         self,
@@ -210,7 +239,11 @@ class PrometheusSignal:
         explained = 0
         for target in targets:
             outcome = outcomes[target.key]
-            silent = isinstance(outcome, SignalReading) and not outcome.pods_answered
+            silent = (
+                isinstance(outcome, SignalReading)
+                and not outcome.pods_answered
+                and target.server in SERVERS
+            )
             if not silent or target.pods_expected == 0 or explained >= EXPLAINED_MAX:
                 continue
             explained += 1
@@ -220,17 +253,17 @@ class PrometheusSignal:
                 outcomes[target.key] = error
                 continue
             if series:
-                names = ", ".join(SERVERS[target.server].names)
+                table = SERVERS[target.server]
                 outcomes[target.key] = SourceMalformed(
                     f"{self._api.shown} has series of {{{target.selector}}}, and none of them is "
-                    f"{target.server}'s (looked for {names}): set the policy's `server` to what "
+                    f"{target.server}'s (looked for {table.sought}): set the policy's `server` to what "
                     "runs there, and check that its metrics page is scraped"
                 )
         return outcomes
 
     async def _past(self, target: SignalTarget, times: Floats, step_s: float) -> Floats:
         window_s = max(self._settings.rate_window_s, step_s)
-        query = expressions(SERVERS[target.server], target.selector, window_s)["arrivals"]
+        query = questions(SERVERS.get(target.server), target, window_s)["arrivals"]
         demand = np.full(len(times), np.nan)
         for begin in range(0, len(times), POINTS_MAX):
             part = times[begin : begin + POINTS_MAX]

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import aiohttp
 
 from gpuscale.clock import Clock
-from gpuscale.controller.demand import DemandState, PodSample, update
+from gpuscale.controller.demand import DemandState, update
 from gpuscale.controller.domain import Floats, SignalReading, SignalTarget
+from gpuscale.controller.podsample import PodSample
 from gpuscale.controller.servers import SERVERS
 from gpuscale.controller.servers.table import parse, pod_sample, wanted
 from gpuscale.errors import (
@@ -222,6 +223,24 @@ class ScrapeSignal:
         return self._session
 
 
+_SAME = (
+    "arrivals",
+    "running",
+    "waiting",
+    "in_flight",
+    "throughput",
+    "latency_s",
+    "queue_seconds",
+    "prompt_tokens",
+    "generation_tokens",
+    "kv_fraction",
+    "busy",
+    "startup_s",
+    "models",
+)
+"""Fields of a demand that a reading has under the same name."""
+
+
 def _outcome(
     target: SignalTarget,
     pages: Mapping[str, _Read | SourceError],
@@ -229,7 +248,12 @@ def _outcome(
     now: float,
 ) -> tuple[DemandState, SignalReading | SourceError]:
     """One target's reading and next state; the first error where every pod of it failed."""
-    table = SERVERS[target.server]
+    table = SERVERS.get(target.server)
+    if table is None:
+        return state, SourceRefused(
+            f"{target.key}: the server {target.server} is read by PromQL alone: name a server that "
+            "answers it under `prometheus`"
+        )
     samples: list[PodSample] = []
     errors: list[SourceError] = []
     for address in target.endpoints:
@@ -255,13 +279,9 @@ def _outcome(
     reading = SignalReading(
         key=target.key,
         at=demand.at,
-        arrivals=demand.arrivals,
-        running=demand.running,
-        waiting=demand.waiting,
         pods_answered=demand.pods_answered,
         pods_expected=expected,
-        kv_fraction=demand.kv_fraction,
-        queue_seconds=demand.queue_seconds,
+        **{name: getattr(demand, name) for name in _SAME},
         reason=demand.reason or (str(errors[0]) if errors else None),
     )
     return state, reading

@@ -92,6 +92,15 @@ def test_act_mode_answers_the_decision(desired: int, active: bool) -> None:
     assert (found.desired, found.active) == (desired, active)
 
 
+def test_a_server_that_scales_itself_is_only_recommended_to_and_the_answer_says_so() -> None:
+    ray = Policy(server="ray-serve")
+    found = answered(Decided(9), workload(policy=ray), state(3, ready=3))
+    assert found.desired == 3
+    assert "ray-serve scales itself" in found.reason
+    with pytest.raises(ValueError, match="only recommends"):
+        Policy(server="ray-serve", mode="act")
+
+
 def test_what_cannot_be_decided_is_no_number_and_says_why() -> None:
     found = answered(Decided(math.nan, held=True), workload(), state(3))
     assert found == Answer(

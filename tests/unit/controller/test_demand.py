@@ -8,13 +8,12 @@ from gpuscale.controller.demand import (
     GAUGES_LAG_S,
     PODS_MAX,
     REMEMBER_S,
-    SERIES_MAX,
     SETTLE_S,
     Demand,
     DemandState,
-    PodSample,
     update,
 )
+from gpuscale.controller.podsample import SERIES_MAX, PodSample
 
 TICK_S = 15.0
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpuscale.controller.domain import FleetObservation, ReplicaState, SignalReading, Target
 from gpuscale.controller.observe import coverage_of, observation_of, target_of
-from gpuscale.settings import Policy
+from gpuscale.settings import CustomQueries, Policy
 from tests.fakes.cluster import replica_state
 from tests.fakes.statuses import NOW, TICK_S, workload
 
@@ -113,3 +113,19 @@ def test_pods_are_looked_for_under_the_name_of_the_scale_target() -> None:
     named = dataclasses.replace(workload("chat-scaling"), target=scaled)
 
     assert 'pod=~"llama-server-.+"' in target_of(named, None).selector
+
+
+def test_the_page_is_where_the_server_has_it() -> None:
+    state = replica_state("llama", asked=1, ready=1)
+    nim = target_of(workload("llama", policy=Policy(server="nim")), state)
+    assert [page.rpartition(":")[2] for page in nim.endpoints] == ["8000/v1/metrics"]
+
+
+def test_the_operators_queries_are_filled_in_and_no_page_is_read() -> None:
+    policy = Policy(
+        server="custom", custom=CustomQueries(arrivals='rate(x{n="{namespace}",{selector}}[1m])')
+    )
+    target = target_of(workload("llama", policy=policy), replica_state("llama", asked=2, ready=2))
+    assert target.endpoints == ()
+    assert target.pods_expected == 2
+    assert target.queries["arrivals"].startswith('sum(rate(x{n="inference",namespace="inference"')

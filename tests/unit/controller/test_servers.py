@@ -12,7 +12,7 @@ from gpuscale.controller.servers import SERVERS
 from gpuscale.controller.servers.promql import Watch, expressions, reading
 from gpuscale.controller.servers.table import SERIES_MAX, parse, pod_sample, wanted
 from gpuscale.errors import SourceMalformed
-from gpuscale.settings import Server
+from gpuscale.settings import SELF_SCALING, Server
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 
@@ -58,7 +58,7 @@ def test_an_old_name_is_read_where_the_new_one_is_missing() -> None:
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_page_with_none_of_the_names_is_an_error_that_lists_them(server: Server) -> None:
-    text = b"process_start_time_seconds 1\ntgi_queue_size 3\n"
+    text = b"process_start_time_seconds 1\nsomething_queue_size 3\n"
     with pytest.raises(SourceMalformed) as caught:
         pod_sample(SERVERS[server], page(server, text), pod="http://10.0.0.1:8000/metrics", at=0.0)
     said = str(caught.value)
@@ -69,10 +69,13 @@ def test_a_page_with_none_of_the_names_is_an_error_that_lists_them(server: Serve
 
 
 def test_every_server_that_may_be_named_has_a_table() -> None:
-    assert set(SERVERS) == set(get_args(Server))
+    assert {*SERVERS, "custom"} == set(get_args(Server))
+    assert {s for s, table in SERVERS.items() if table.recommend_only} == SELF_SCALING
     for server, table in SERVERS.items():
         assert table.server == server
         assert len(set(table.names)) == len(table.names)
+        for metric in table.metrics.values():
+            assert len(set(metric.names)) == len(metric.names)
 
 
 def test_what_is_absent_is_none_and_never_zero() -> None:
@@ -168,13 +171,13 @@ def watch(expected: int | None = 4, now: float = 0.0) -> Watch:
 
 def test_zero_with_full_coverage_is_demand() -> None:
     values = {**FULL, "arrivals": 0.0, "running": 0.0, "waiting": 0.0}
-    seen = reading(TARGET, values, watch(), 100.0)
+    seen = reading(SERVERS["vllm"], TARGET, values, watch(), 100.0)
     assert (seen.arrivals, seen.waiting, seen.reason) == (0.0, 0.0, None)
     assert (seen.pods_answered, seen.pods_expected, seen.at) == (4, 4, 99.0)
 
 
 def test_an_empty_answer_is_missing() -> None:
-    seen = reading(TARGET, {}, watch(), 100.0)
+    seen = reading(SERVERS["vllm"], TARGET, {}, watch(), 100.0)
     assert seen.arrivals is seen.running is seen.waiting is None
     assert seen.at == -math.inf
     assert seen.reason is not None
@@ -183,14 +186,16 @@ def test_an_empty_answer_is_missing() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, -1.0, math.inf, 1e300])
 def test_absurd_answers_are_missing(value: float) -> None:
-    seen = reading(TARGET, {**FULL, "arrivals": value, "waiting": value}, watch(), 100.0)
+    seen = reading(
+        SERVERS["vllm"], TARGET, {**FULL, "arrivals": value, "waiting": value}, watch(), 100.0
+    )
     assert seen.arrivals is seen.waiting is None
     assert seen.running == 8.0
     assert seen.reason is not None
 
 
 def test_half_the_pods_are_scaled_to_all_of_them() -> None:
-    seen = reading(TARGET, {**FULL, "answered": 2.0, "rated": 2.0}, watch(), 100.0)
+    seen = reading(SERVERS["vllm"], TARGET, {**FULL, "answered": 2.0, "rated": 2.0}, watch(), 100.0)
     assert (seen.arrivals, seen.running, seen.waiting) == (40.0, 16.0, 4.0)
     assert (seen.pods_answered, seen.pods_expected) == (2, 4)
 
@@ -200,23 +205,29 @@ def test_pods_that_have_just_become_ready_are_not_silent_yet() -> None:
     before = Watch().next({"answered": 2.0}, 2, 0.0)
     soon, later = before.next({"answered": 2.0}, 4, 15.0), before.next({"answered": 2.0}, 4, 15.0)
     values = {**FULL, "answered": 2.0, "rated": 2.0}
-    assert reading(TARGET, values, soon, 15.0).arrivals == 20.0
+    assert reading(SERVERS["vllm"], TARGET, values, soon, 15.0).arrivals == 20.0
     for now in (30.0, 60.0, 90.0):
         later = later.next({"answered": 2.0}, 4, now)
-    assert reading(TARGET, values, later, 90.0).arrivals == 40.0
+    assert reading(SERVERS["vllm"], TARGET, values, later, 90.0).arrivals == 40.0
 
 
 def test_zeros_right_after_a_cold_start_are_unknown() -> None:
     """The engine's gauges lag its start: zero after nothing has ever been served is not idleness."""
     cold = {**FULL, "arrivals": 0.0, "running": 0.0, "waiting": 0.0, "served": 0.0}
-    seen = reading(TARGET, cold, watch(now=90.0), 100.0)
+    seen = reading(SERVERS["vllm"], TARGET, cold, watch(now=90.0), 100.0)
     assert seen.arrivals is seen.waiting is seen.running is None
-    assert reading(TARGET, cold, watch(now=0.0), 100.0).arrivals == 0.0
-    assert reading(TARGET, {**cold, "served": 5.0}, watch(now=90.0), 100.0).arrivals == 0.0
-    assert reading(TARGET, {**cold, "waiting": 7.0}, watch(now=90.0), 100.0).waiting == 7.0
+    assert reading(SERVERS["vllm"], TARGET, cold, watch(now=0.0), 100.0).arrivals == 0.0
+    assert (
+        reading(SERVERS["vllm"], TARGET, {**cold, "served": 5.0}, watch(now=90.0), 100.0).arrivals
+        == 0.0
+    )
+    assert (
+        reading(SERVERS["vllm"], TARGET, {**cold, "waiting": 7.0}, watch(now=90.0), 100.0).waiting
+        == 7.0
+    )
 
 
 def test_running_by_littles_law_leaves_out_what_waits() -> None:
     values = {**FULL, "sojourn": 12.0, "waiting": 5.0}
     del values["running"]
-    assert reading(TARGET, values, watch(), 100.0).running == 7.0
+    assert reading(SERVERS["vllm"], TARGET, values, watch(), 100.0).running == 7.0

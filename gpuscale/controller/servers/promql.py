@@ -8,7 +8,7 @@ Comparisons drop the series that are NaN or negative, which would spoil the sum 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuscale.controller.demand import (
@@ -194,6 +194,30 @@ def any_series(selector: str) -> str:
     return f"count({{{selector}}})"
 
 
+def as_one(asked: Mapping[str, str], mark: str, key: str) -> str:
+    """All expressions of a workload as one, each answer marked SIGNAL/KEY in the label `mark`."""
+    return " or ".join(
+        f'label_replace({expression},"{mark}","{signal}/{key}","","")'
+        for signal, expression in asked.items()
+    )
+
+
+@dataclass(slots=True)
+class Values:
+    """The answers to one workload's question."""
+
+    numbers: dict[str, float] = field(default_factory=dict)
+    """By signal."""
+    models: set[str] = field(default_factory=set)
+
+    def take(self, signal: str, value: float, labels: Mapping[str, str]) -> None:
+        """Enter one series of the answer."""
+        if signal != MODELS:
+            self.numbers[signal] = value
+        elif (model := labels.get(MODEL)) and len(self.models) < MODELS_MAX:
+            self.models.add(model)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """What is remembered of one workload from tick to tick."""
@@ -217,7 +241,7 @@ def reading(
     watch: Watch,
     now: float,
     *,
-    models: frozenset[str] = frozenset(),
+    models: Collection[str] = (),
 ) -> SignalReading:
     """One workload's reading from the values of its signals, scaled to the pods that should answer.
 
@@ -270,7 +294,7 @@ def reading(
         kv_fraction=clean(values.get("kv_fraction"), ceiling=1.0),
         busy=clean(values.get("gpu_busy", values.get("busy")), ceiling=1.0),
         startup_s=clean(values.get("startup_s")),
-        models=frozenset(sorted(models)[:MODELS_MAX]),
+        models=frozenset(models),
         reason=reason,
     )
 

@@ -8,7 +8,7 @@ a missing value, never zero; zero with full coverage is demand.
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -21,10 +21,10 @@ from gpuscale.controller.domain import Floats, SignalReading, SignalTarget
 from gpuscale.controller.podsample import clean
 from gpuscale.controller.servers import SERVERS
 from gpuscale.controller.servers.promql import (
-    MODEL,
-    MODELS,
+    Values,
     Watch,
     any_series,
+    as_one,
     gpu_busy,
     questions,
     reading,
@@ -80,15 +80,6 @@ class _Question:
     text: str
 
 
-@dataclass(slots=True)
-class _Values:
-    """The answers to one workload's question."""
-
-    numbers: dict[str, float] = field(default_factory=dict)
-    """By signal."""
-    models: set[str] = field(default_factory=set)
-
-
 class PrometheusSignal:
     """A `Signal` from a server that speaks the Prometheus query API."""
 
@@ -107,7 +98,7 @@ class PrometheusSignal:
             f"the Prometheus at {self._api.shown} did not answer all queries within "
             f"{self._deadline_s:g} s: raise tick_s, or give Prometheus more CPU"
         )
-        found: dict[str, _Values | SourceError] = {t.key: late for t in targets}
+        found: dict[str, Values | SourceError] = {t.key: late for t in targets}
         batches = iter(self._batches(targets))
         down: list[SourceUnreachable] = []
 
@@ -117,7 +108,7 @@ class PrometheusSignal:
                 if limit.expired():
                     return
                 # One query that found nobody is enough: the rest need not wait for the same.
-                answers: Mapping[str, _Values | SourceError]
+                answers: Mapping[str, Values | SourceError]
                 if down:
                     answers = dict.fromkeys((each.key for each in batch), down[0])
                 else:
@@ -194,10 +185,7 @@ class PrometheusSignal:
             asked = dict(questions(SERVERS.get(target.server), target, window_s))
             if len(targets) <= GPU_BUSY_TARGETS_MAX and target.server in SERVERS:
                 asked["gpu_busy"] = gpu_busy(target.selector, window_s)
-            text = " or ".join(
-                f'label_replace({expression},"{MARK}","{signal}/{target.key}","","")'
-                for signal, expression in asked.items()
-            )
+            text = as_one(asked, MARK, target.key)
             size += len(text) + 4
             if not batches or size > QUERY_BYTES_MAX:
                 batches.append([])
@@ -207,7 +195,7 @@ class PrometheusSignal:
 
     async def _ask(
         self, batch: Sequence[_Question], now: float
-    ) -> Mapping[str, "_Values | SourceError"]:
+    ) -> Mapping[str, Values | SourceError]:
         """What is known of each workload of a batch; one bad selector spoils its own answer only."""
         try:
             series = await self._api.instant(" or ".join(each.text for each in batch), now)
@@ -218,15 +206,11 @@ class PrometheusSignal:
             return {**await self._ask(batch[:half], now), **await self._ask(batch[half:], now)}
         except SourceError as error:
             return dict.fromkeys((each.key for each in batch), error)
-        values = {each.key: _Values() for each in batch}
+        values = {each.key: Values() for each in batch}
         for one in series:
             signal, _, key = one.metric.get(MARK, "").partition("/")
-            if key not in values or one.value is None:
-                continue
-            if signal != MODELS:
-                values[key].numbers[signal] = _number(one.value[1])
-            elif model := one.metric.get(MODEL):
-                values[key].models.add(model)
+            if key in values and one.value is not None:
+                values[key].take(signal, _number(one.value[1]), one.metric)
         return {**values}
 
     async def _explained(

@@ -66,9 +66,12 @@ class Exposition:
     """
 
     def __init__(
-        self, families: Iterable[Metric], extra_text: bytes = b"", extra_openmetrics: bytes = b""
+        self,
+        families: Iterable[Metric],
+        extra_text: Callable[[], bytes] = bytes,
+        extra_openmetrics: Callable[[], bytes] = bytes,
     ) -> None:
-        """`extra_*` are whole families in that format, put in front of the end. See `render`."""
+        """`extra_*` give whole families in that format, put in front of the end. See `render`."""
         self._families = families
         self._extra_text = extra_text
         self._extra_openmetrics = extra_openmetrics
@@ -81,7 +84,7 @@ class Exposition:
     @functools.cached_property
     def text(self) -> bytes:
         """The text format, version 0.0.4."""
-        return exposition.generate_latest(self._fixed) + self._extra_text
+        return exposition.generate_latest(self._fixed) + self._extra_text()
 
     @functools.cached_property
     def openmetrics(self) -> bytes:
@@ -89,7 +92,7 @@ class Exposition:
         body = openmetrics.generate_latest(self._fixed)  # type: ignore[no-untyped-call]
         end = b"# EOF\n"
         assert body.endswith(end)
-        return bytes(body[: -len(end)]) + self._extra_openmetrics + end
+        return bytes(body[: -len(end)]) + self._extra_openmetrics() + end
 
     @functools.cached_property
     def text_gzip(self) -> bytes:
@@ -114,7 +117,10 @@ class Exposition:
 
 
 def render(
-    families: Iterable[Metric], *, extra_text: bytes = b"", extra_openmetrics: bytes = b""
+    families: Iterable[Metric],
+    *,
+    extra_text: Callable[[], bytes] = bytes,
+    extra_openmetrics: Callable[[], bytes] = bytes,
 ) -> Exposition:
     """Families to be rendered by prometheus-client; an iterator is gone through when somebody asks."""
     return Exposition(families, extra_text, extra_openmetrics)

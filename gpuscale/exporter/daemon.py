@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import functools
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from gpuscale.config import convert
 from gpuscale.errors import ConfigError
 from gpuscale.exporter import dcgm, exposition, simulated
 from gpuscale.exporter.collectors import COLLECTORS
+from gpuscale.exporter.collectors.compatible import error_counts_for
 from gpuscale.exporter.collectors.processes import ProcessCollector
 from gpuscale.exporter.device import Driver
 from gpuscale.exporter.holders import Holders
@@ -60,12 +62,14 @@ class Exporter:
         self._node = node
         self._clock = clock
         self._holders = Holders(settings, clock, own_pod_uid=own_pod_uid)
+        extra = error_counts_for(settings.dcgm.extra_fields) if settings.dcgm.enabled else ()
+        processes = (ProcessCollector(),) if self._holders.maps_processes else ()
         self._sampler = (
             None
             if driver is None
             else Sampler(
                 driver,
-                (*collectors, ProcessCollector()) if self._holders.maps_processes else collectors,
+                (*collectors, *extra, *processes),
                 settings=settings,
                 clock=clock,
             )
@@ -145,8 +149,17 @@ class Exporter:
 
         if not self._settings.dcgm.enabled:
             return httpd.render(families())
-        pages = dcgm.render(sample, self._settings.dcgm.hostname_label)
-        return httpd.render(families(), extra_text=pages.text, extra_openmetrics=pages.openmetrics)
+
+        @functools.cache
+        def compatible() -> dcgm.Pages:
+            settings = self._settings.dcgm
+            return dcgm.render(sample, settings.hostname_label, settings.extra_fields)
+
+        return httpd.render(
+            families(),
+            extra_text=lambda: compatible().text,
+            extra_openmetrics=lambda: compatible().openmetrics,
+        )
 
     async def _stop_sampler(self) -> None:
         assert self._sampler is not None

@@ -3,64 +3,23 @@
 Written here and not by prometheus-client, which would sort the labels and rename counters. Other
 than dcgm-exporter, label values are escaped, and a value that is not known is absent instead of 0.
 Each device series appears once: the labels `container`, `namespace` and `pod` are there when one
-container holds the GPU, and left out when it is shared or free.
+container holds the GPU or MIG instance, and left out when it is shared or free.
 
-Reference: dcgm-exporter 4.5, `etc/default-counters.csv` and `internal/pkg/rendermetrics`.
+Reference: dcgm-exporter 4.5, `internal/pkg/rendermetrics`; docs/moving-from-dcgm-exporter.md says
+what differs, and why.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
+from gpuscale.exporter import xidcodes
 from gpuscale.exporter.attribution import single_holder
-from gpuscale.exporter.sample import DeviceSample, NodeSample
+from gpuscale.exporter.dcgmfields import DEFAULT, OPTIONAL, XID, Field
+from gpuscale.exporter.device import MigInstance
+from gpuscale.exporter.sample import DeviceSample, NodeSample, Sample
 
-
-def _percent(ratio: float) -> str:
-    """DCGM's integer percent of a ratio."""
-    return str(round(ratio * 100))
-
-
-def _float(value: float) -> str:
-    """DCGM writes doubles with six digits behind the point."""
-    return f"{value:f}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Field:
-    """One field of dcgm-exporter, and the family of ours that its value comes from."""
-
-    name: str
-    kind: Literal["gauge", "counter"]
-    help: str
-    family: str
-    write: Callable[[float], str]
-
-
-FIELDS: tuple[_Field, ...] = (
-    _Field(
-        name="DCGM_FI_DEV_POWER_USAGE",
-        kind="gauge",
-        help="Power draw (in W).",
-        family="gpuscale_gpu_power_watts",
-        write=_float,
-    ),
-    _Field(
-        name="DCGM_FI_DEV_GPU_UTIL",
-        kind="gauge",
-        help="GPU utilization (in %).",
-        family="gpuscale_gpu_utilization_ratio",
-        write=_percent,
-    ),
-    _Field(
-        name="DCGM_FI_DEV_MEM_COPY_UTIL",
-        kind="gauge",
-        help="Memory utilization (in %).",
-        family="gpuscale_gpu_memory_copy_utilization_ratio",
-        write=_percent,
-    ),
-)
-"""In the order of dcgm-exporter's default-counters.csv."""
+Line = tuple[MigInstance | None, float, str]
+"""(MIG instance or None for the whole GPU, value, labels of this series alone)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +30,19 @@ class Pages:
     openmetrics: bytes
 
 
-def render(sample: NodeSample | None, hostname_label: str) -> Pages:
+def render(sample: NodeSample | None, hostname_label: str, extra: Collection[str] = ()) -> Pages:
     """Write the compatible series of a snapshot; a field without any value is left out whole.
 
-    In OpenMetrics the type is `unknown`: its counters would have to end in `_total`, and the names
-    are what has to stay.
+    `extra` names the optional fields that are wanted. In OpenMetrics the type is `unknown`: its
+    counters would have to end in `_total`, and the names are what has to stay.
     """
     text: list[str] = []
     openmetrics: list[str] = []
-    labels = {} if sample is None else _labels(sample, hostname_label)
-    for field in FIELDS:
-        series = [] if sample is None else list(_series(field, sample, labels))
+    devices = (
+        () if sample is None else tuple(_Device(d, sample, hostname_label) for d in sample.devices)
+    )
+    for field in (*DEFAULT, *(f for f in OPTIONAL if f.name in extra)):
+        series = [line for device in devices for line in device.lines(field)]
         if series:
             head = f"# HELP {field.name} {field.help}\n# TYPE {field.name} "
             text += [head, field.kind, "\n", *series]
@@ -89,44 +50,92 @@ def render(sample: NodeSample | None, hostname_label: str) -> Pages:
     return Pages(text="".join(text).encode(), openmetrics="".join(openmetrics).encode())
 
 
-def _series(field: _Field, sample: NodeSample, labels: dict[str, str]) -> Iterator[str]:
-    for device in sample.devices:
-        for value in device.samples:
-            if value.family == field.family:
-                rendered = labels[device.identity.uuid]
-                yield f"{field.name}{{{rendered}}} {field.write(value.value)}\n"
+class _Device:
+    """The series of one GPU: its values by family, and the text of its labels, made once."""
 
+    def __init__(self, device: DeviceSample, node: NodeSample, hostname_label: str) -> None:
+        self._device = device
+        self._node = node
+        self._hostname_label = hostname_label
+        self._values: dict[str, list[Sample]] = {}
+        for value in (*device.samples, *device.compatible):
+            self._values.setdefault(value.family, []).append(value)
+        self._labels: dict[MigInstance | None, tuple[str, str]] = {}
 
-def _labels(sample: NodeSample, hostname_label: str) -> dict[str, str]:
-    """The label text of each device by uuid: the same for all its fields."""
-    return {
-        device.identity.uuid: ",".join(
-            f'{name}="{_escape(value)}"' for name, value in _pairs(device, sample, hostname_label)
+    def lines(self, field: Field) -> Iterator[str]:
+        """The lines of one field."""
+        for instance, value, own in self._series(field):
+            labels = self._labels.get(instance)
+            if labels is None:
+                labels = self._labels[instance] = self._written(instance)
+            # Labels of the series itself come last, after those of the pod.
+            yield f"{field.name}{{{labels[0]}{labels[1]}{own}}} {field.write(value)}\n"
+
+    def _series(self, field: Field) -> Iterator[Line]:
+        if field.name == XID:
+            yield from self._last_xid(field)
+            return
+        if self._device.mig and field.mig_family is not None:
+            for value in self._values.get(field.mig_family, ()):
+                yield value.mig, value.value, ""
+            return
+        for value in self._values.get(field.family or field.name, ()):
+            if field.label is None or _means(value, field.label):
+                yield value.mig, value.value, ""
+
+    def _last_xid(self, field: Field) -> Iterator[Line]:
+        """The code of the newest one is the value; as there, it stays until the exporter ends."""
+        newest = max(
+            self._values.get(field.family or "", ()), key=lambda value: value.value, default=None
         )
-        for device in sample.devices
-    }
+        if newest is None:
+            return
+        code = dict(newest.labels)["xid"]
+        if code.isdecimal():
+            text = xidcodes.meaning(int(code))
+            yield None, float(code), f',err_code="{code}",err_msg="{_escape(text)}"'
+
+    def _written(self, instance: MigInstance | None) -> tuple[str, str]:
+        """(labels of the device, labels of its holder), each ready to be put in a row."""
+        device = ",".join(_label(name, value) for name, value in self._pairs(instance))
+        allocations = (
+            self._node.attribution.allocations if self._node.attribution is not None else ()
+        )
+        uuid = self._device.identity.uuid if instance is None else instance.uuid
+        holder = single_holder(allocations, uuid)
+        if holder is None:
+            return device, ""
+        pod = (
+            ("container", holder.container),
+            ("namespace", holder.namespace),
+            ("pod", holder.pod),
+        )
+        return device, "".join("," + _label(name, value) for name, value in pod)
+
+    def _pairs(self, instance: MigInstance | None) -> Iterator[tuple[str, str]]:
+        identity = self._device.identity
+        yield "gpu", str(identity.index)
+        yield "UUID", identity.uuid
+        yield "pci_bus_id", identity.pci_bus_id
+        # dcgm-exporter puts the index here, although the name looks like that of the device file.
+        yield "device", f"nvidia{identity.index}"
+        yield "modelName", identity.product
+        if instance is not None:
+            yield "GPU_I_PROFILE", instance.profile
+            yield "GPU_I_ID", str(instance.gpu_instance_id)
+        yield self._hostname_label, self._node.node
+        versions = self._node.driver.versions
+        if versions is not None and versions.driver is not None:
+            yield "DCGM_FI_DRIVER_VERSION", versions.driver
 
 
-def _pairs(
-    device: DeviceSample, sample: NodeSample, hostname_label: str
-) -> Iterator[tuple[str, str]]:
-    identity = device.identity
-    yield "gpu", str(identity.index)
-    yield "UUID", identity.uuid
-    yield "pci_bus_id", identity.pci_bus_id
-    # dcgm-exporter puts the index here, although the name looks like that of the device file.
-    yield "device", f"nvidia{identity.index}"
-    yield "modelName", identity.product
-    yield hostname_label, sample.node
-    versions = sample.driver.versions
-    if versions is not None and versions.driver is not None:
-        yield "DCGM_FI_DRIVER_VERSION", versions.driver
-    allocations = sample.attribution.allocations if sample.attribution is not None else ()
-    holder = single_holder(allocations, identity.uuid)
-    if holder is not None:
-        yield "container", holder.container
-        yield "namespace", holder.namespace
-        yield "pod", holder.pod
+def _means(value: Sample, label: tuple[str, str]) -> bool:
+    """Whether it is the series that is meant: by one label, or by two values in their order."""
+    return label in value.labels or tuple(text for _, text in value.labels) == label
+
+
+def _label(name: str, value: str) -> str:
+    return f'{name}="{_escape(value)}"'
 
 
 def _escape(value: str) -> str:

@@ -19,6 +19,7 @@ ThrottleReason = Literal[
     "sw_power_cap",
     "hw_slowdown",
     "sync_boost",
+    "thermal",
     "sw_thermal",
     "hw_thermal",
     "hw_power_brake",
@@ -238,6 +239,14 @@ class Device(Protocol):
 
     def row_remapping(self) -> RowRemapping:
         """Over the life of the board."""
+        ...
+
+    def error_counts(self) -> Mapping[str, int]:
+        """Retired pages and errors of NVLink that this device gives, by dcgm-exporter's field."""
+        ...
+
+    def is_licensed(self) -> bool:
+        """Whether a vGPU has its licence. NotSupported where none is needed."""
         ...
 
     def profile(self, instance: MigInstance | None = None) -> Profile | None:

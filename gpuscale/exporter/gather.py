@@ -36,6 +36,7 @@ class Gathering:
         self._samples: list[Sample] = []
         self._unsupported: dict[str, Absence] = {}
         self._errors: list[DriverError] = []
+        self._compatible: list[Sample] = []
 
     def ask(self, read: Callable[[], Answer], *families: str) -> Answer | None:
         """What `read` gives; None where it failed, or where the device does not give `families`.
@@ -63,13 +64,17 @@ class Gathering:
         """One series more."""
         self._samples.append(Sample(family=family, value=value, labels=labels, mig=mig))
 
+    def show(self, field: str, value: float) -> None:
+        """One value that only the compatible series show, under dcgm-exporter's name."""
+        self._compatible.append(Sample(family=field, value=value))
+
     def lack(self, family: str, why: Absence) -> None:
         """The device does not give `family`; the first reason counts."""
         self._unsupported.setdefault(family, why)
 
     def reading(self, *, mig: tuple[MigInstance, ...] | None = None) -> Reading:
         """All of it. Raises the first failure where nothing else was learned."""
-        if self._errors and not self._samples:
+        if self._errors and not self._samples and not self._compatible:
             raise self._errors[0]
         given = {sample.family for sample in self._samples}
         return Reading(
@@ -80,5 +85,6 @@ class Gathering:
                 if family not in given
             ),
             errors=tuple(self._errors),
+            compatible=tuple(self._compatible),
             mig=mig,
         )

@@ -100,6 +100,8 @@ class Reading:
     """The MIG instances that are there; None from a collector that does not look for them."""
     processes: "ProcessReading | None" = None
     """None from a collector that does not look for them."""
+    compatible: tuple[Sample, ...] = ()
+    """Values that only the compatible series show, under dcgm-exporter's names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +126,8 @@ class DeviceSample:
     samples: tuple[Sample, ...]
     """Empty of every value that is older than the staleness bound."""
     unsupported: tuple[Unsupported, ...] = ()
+    compatible: tuple[Sample, ...] = ()
+    """The same for values that only the compatible series show, under dcgm-exporter's names."""
     mig: tuple[MigInstance, ...] = ()
     """The MIG instances that it is divided into."""
     processes: ProcessReading | None = None

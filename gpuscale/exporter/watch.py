@@ -229,6 +229,12 @@ class Watch:
             reason=overdue or view.reason,
             read_at=max(fast, default=None),
             samples=samples,
+            compatible=tuple(
+                sample
+                for collector, read in reads
+                if now - read.monotonic <= self._bounds[collector.tier]
+                for sample in read.reading.compatible
+            ),
             unsupported=tuple(
                 lack
                 for _, read in reads

@@ -139,6 +139,33 @@ class AccountingSettings(Strict, frozen=True, kw_only=True):
     save_period_s: Annotated[Seconds, Meta(description="How often the file is written.")] = 60.0
 
 
+DcgmField = Literal[
+    "DCGM_FI_DEV_POWER_VIOLATION",
+    "DCGM_FI_DEV_THERMAL_VIOLATION",
+    "DCGM_FI_DEV_SYNC_BOOST_VIOLATION",
+    "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION",
+    "DCGM_FI_DEV_LOW_UTIL_VIOLATION",
+    "DCGM_FI_DEV_RELIABILITY_VIOLATION",
+    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+    "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL",
+    "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL",
+    "DCGM_FI_DEV_RETIRED_SBE",
+    "DCGM_FI_DEV_RETIRED_DBE",
+    "DCGM_FI_DEV_RETIRED_PENDING",
+    "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+    "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
+    "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+    "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+    "DCGM_FI_PROF_SM_ACTIVE",
+    "DCGM_FI_PROF_SM_OCCUPANCY",
+    "DCGM_FI_PROF_PIPE_FP64_ACTIVE",
+    "DCGM_FI_PROF_PIPE_FP32_ACTIVE",
+    "DCGM_FI_PROF_PIPE_FP16_ACTIVE",
+]
+"""Fields that dcgm-exporter has and does not publish as it comes."""
+
+
 class DcgmSettings(Strict, frozen=True, kw_only=True):
     """Series under dcgm-exporter's names, so that its dashboards and queries go on working."""
 
@@ -149,6 +176,13 @@ class DcgmSettings(Strict, frozen=True, kw_only=True):
             description="Spelling of the host label; dcgm-exporter changed it from Hostname to hostname in 2026."
         ),
     ] = "Hostname"
+    extra_fields: Annotated[
+        tuple[DcgmField, ...],
+        Meta(
+            max_length=32,
+            description="Fields beside the default ones: those that are commented out in dcgm-exporter's default-counters.csv.",
+        ),
+    ] = ()
 
 
 class ExporterSettings(Strict, frozen=True, kw_only=True):

@@ -142,6 +142,14 @@ class FakeDevice:
         self._called()
         return RowRemapping(correctable=1, uncorrectable=0, pending=False, failed=False)
 
+    def error_counts(self) -> Mapping[str, int]:
+        self._called()
+        return {"DCGM_FI_DEV_RETIRED_DBE": 3}
+
+    def is_licensed(self) -> bool:
+        self._called()
+        return True
+
     def profile(self, instance: MigInstance | None = None) -> Profile | None:
         self._called()
         return Profile(

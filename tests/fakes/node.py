@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
+from gpuscale import httpd
 from gpuscale.errors import DriverError
+from gpuscale.exporter import dcgm, exposition
 from gpuscale.exporter.collectors import COLLECTORS
-from gpuscale.exporter.device import Device, Driver
+from gpuscale.exporter.device import Device, Driver, MigInstance
 from gpuscale.exporter.sample import (
     CollectorStats,
     DeviceSample,
@@ -130,6 +132,8 @@ def node_of(driver: Driver, allocations: Iterable[Allocation] = ()) -> NodeSampl
 def _device(device: Device) -> DeviceSample:
     samples: list[Sample] = []
     unsupported: list[Unsupported] = []
+    compatible: list[Sample] = []
+    mig: tuple[MigInstance, ...] = ()
     reason: str | None = None
     for collector in COLLECTORS:
         state: dict[str, float] = {}
@@ -140,7 +144,9 @@ def _device(device: Device) -> DeviceSample:
             reason = str(error)
             continue
         samples += reading.samples
+        compatible += reading.compatible
         unsupported += reading.unsupported
+        mig = reading.mig or mig
     return DeviceSample(
         identity=device.identity,
         up=reason is None,
@@ -148,6 +154,20 @@ def _device(device: Device) -> DeviceSample:
         read_at=AT - 0.5,
         samples=tuple(samples),
         unsupported=tuple(unsupported),
+        compatible=tuple(compatible),
+        mig=mig,
+    )
+
+
+def page(
+    sample: NodeSample | None, *, hostname_label: str = "Hostname", extra_fields: Sequence[str] = ()
+) -> httpd.Exposition:
+    """The whole page of a node, rendered at AT."""
+    compatible = dcgm.render(sample, hostname_label, extra_fields)
+    return httpd.render(
+        exposition.families(sample, AT),
+        extra_text=lambda: compatible.text,
+        extra_openmetrics=lambda: compatible.openmetrics,
     )
 
 

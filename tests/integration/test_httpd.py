@@ -18,8 +18,8 @@ def page() -> httpd.Exposition:
     extra = b"# HELP EXTRA Help.\n# TYPE EXTRA gauge\nEXTRA 1\n"
     return httpd.render(
         [GaugeMetricFamily("gpuscale_up", "Up.", value=1.0), counter],
-        extra_text=extra,
-        extra_openmetrics=extra.replace(b"gauge", b"unknown"),
+        extra_text=lambda: extra,
+        extra_openmetrics=lambda: extra.replace(b"gauge", b"unknown"),
     )
 
 

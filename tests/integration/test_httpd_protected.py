@@ -21,7 +21,7 @@ MUTUAL = (
     "tls_server_config: {cert_file: tls.crt, key_file: tls.key, client_ca_file: ca.crt, "
     "client_auth_type: RequireAndVerifyClientCert, client_allowed_sans: [prometheus.example]}\n"
 )
-BIG = httpd.render([], extra_text=b"# HELP x X.\n# TYPE x gauge\n" + b"x 1\n" * 8_000_000)
+BIG = httpd.render([], extra_text=lambda: b"# HELP x X.\n# TYPE x gauge\n" + b"x 1\n" * 8_000_000)
 
 
 def user(name: str, password: str) -> str:

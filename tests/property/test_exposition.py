@@ -9,11 +9,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.samples import Sample
 
-from gpuscale import httpd
-from gpuscale.exporter import dcgm, exposition
 from gpuscale.exporter.sample import NodeSample
 from tests.fakes.gpu import FakeDriver
-from tests.fakes.node import AT, allocation, node_of
+from tests.fakes.node import allocation, node_of, page
 
 TEXT = st.text(
     alphabet=st.characters(codec="utf-8") | st.sampled_from('"\\\n{},=# \r\t'),
@@ -28,15 +26,6 @@ def node(product: str, name: str, pod: str) -> NodeSample:
     gpu.identity = dataclasses.replace(gpu.identity, product=product)
     held = allocation(gpu.identity.uuid, pod=pod)
     return dataclasses.replace(node_of(driver, [held]), node=name)
-
-
-def page(sample: NodeSample) -> httpd.Exposition:
-    compatible = dcgm.render(sample, "Hostname")
-    return httpd.render(
-        exposition.families(sample, AT),
-        extra_text=compatible.text,
-        extra_openmetrics=compatible.openmetrics,
-    )
 
 
 def by_name(samples: Iterable[Sample]) -> dict[str, dict[str, str]]:

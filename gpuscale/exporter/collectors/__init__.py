@@ -6,6 +6,7 @@ one that integrates a rate stands in where there is none.
 
 from gpuscale.exporter.collectors.clocks import ClockCollector, ThrottleCollector
 from gpuscale.exporter.collectors.codecs import CodecCollector
+from gpuscale.exporter.collectors.compatible import LicenseCollector
 from gpuscale.exporter.collectors.links import LinkCollector
 from gpuscale.exporter.collectors.memory import MemoryCollector
 from gpuscale.exporter.collectors.memory_errors import EccCollector, RowRemapCollector
@@ -32,4 +33,5 @@ COLLECTORS: tuple[Collector, ...] = (
     EccCollector(),
     RowRemapCollector(),
     FanCollector(),
+    LicenseCollector(),
 )

@@ -1,6 +1,7 @@
 """What the hardware counters of Hopper and later say: the signals that do not saturate at one request."""
 
 from gpuscale.errors import DriverError, NotSupported
+from gpuscale.exporter.dcgmfields import FP16, FP32, FP64, PCIE_RECEIVED, PCIE_SENT
 from gpuscale.exporter.device import Device, Profile
 from gpuscale.exporter.gather import Gathering
 from gpuscale.exporter.sample import Reading, Tier
@@ -13,6 +14,14 @@ RATIOS = {
     "gpuscale_gpu_dram_active_ratio": "dram_active",
 }
 """By family, the attribute of `Profile`."""
+COMPATIBLE = {
+    PCIE_SENT: "pcie_sent_bytes_per_s",
+    PCIE_RECEIVED: "pcie_received_bytes_per_s",
+    FP64: "fp64_active",
+    FP32: "fp32_active",
+    FP16: "fp16_active",
+}
+"""The same by dcgm-exporter's field."""
 PCIE = "gpuscale_gpu_pcie_bytes_total"
 GAP_S_MAX = 60.0
 """A rate stands for the time since the last read, but for no longer than this."""
@@ -39,6 +48,10 @@ class ProfileCollector:
                 gathering.lack(family, "not_supported")
             else:
                 gathering.add(family, ratio)
+        for field, attribute in COMPATIBLE.items():
+            shown: float | None = getattr(seen, attribute)
+            if shown is not None:
+                gathering.show(field, shown)
         if _integrates(device, state):
             _count(gathering, seen, state, elapsed_s)
         return gathering.reading()

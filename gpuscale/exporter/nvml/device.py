@@ -269,6 +269,18 @@ class NvmlDevice:
         """Over the life of the board."""
         return fields.row_remapping(self._handle)
 
+    def error_counts(self) -> Mapping[str, int]:
+        """Retired pages and errors of NVLink."""
+        return fields.error_counts(self._handle)
+
+    def is_licensed(self) -> bool:
+        """Of the features that a vGPU can be licensed for, any one will do."""
+        answer = self._handle.ask("nvmlDeviceGetGridLicensableFeatures")
+        count = min(int(answer.licensableFeaturesCount), len(answer.gridLicensableFeatures))
+        if not answer.isGridLicenseSupported or count == 0:
+            raise self._handle.lack("no licence is needed")
+        return any(int(f.featureState) == 1 for f in answer.gridLicensableFeatures[:count])
+
     # ----- MIG and processes
 
     def mig_instances(self) -> tuple[MigInstance, ...]:

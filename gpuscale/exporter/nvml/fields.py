@@ -38,6 +38,7 @@ _ECC: Mapping[Field, tuple[Severity, Persistence]] = {
 }
 _THROTTLED_NS: Mapping[Field, ThrottleReason] = {
     (74, 0): "sw_power_cap",
+    (75, 0): "thermal",
     (76, 0): "sync_boost",
     (77, 0): "board_limit",
     (78, 0): "low_utilization",
@@ -55,6 +56,15 @@ _REASON_BITS: Mapping[int, ThrottleReason] = {
     0x080: "hw_power_brake",
 }
 """Of nvmlClocksEventReason*; idle, application clocks and display clocks are no throttling."""
+_ERRORS: Mapping[Field, str] = {
+    (29, 0): "DCGM_FI_DEV_RETIRED_SBE",
+    (30, 0): "DCGM_FI_DEV_RETIRED_DBE",
+    (31, 0): "DCGM_FI_DEV_RETIRED_PENDING",
+    (38, 0): "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+    (45, 0): "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
+    (52, 0): "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+    (59, 0): "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+}
 _PCIE_SENT: Field = (197, 0)
 _PCIE_RECEIVED: Field = (198, 0)
 _NVLINK_SENT_KIB: Field = (138, ALL_LINKS)
@@ -99,6 +109,12 @@ def ecc_errors(handle: Handle) -> dict[tuple[Severity, Persistence], int]:
     if not given:
         raise handle.lack("no ECC counter")
     return {_ECC[field]: int(value) for field, value in given.items()}
+
+
+def error_counts(handle: Handle) -> dict[str, int]:
+    """Retired pages (before Ampere) and errors of NVLink, by dcgm-exporter's field."""
+    given = counts(handle, tuple(_ERRORS), COUNT_MAX)
+    return {_ERRORS[field]: int(value) for field, value in given.items()}
 
 
 def throttle(handle: Handle, active_bits: int | None) -> Throttle:

@@ -234,6 +234,15 @@ class SimulatedDevice:
             self._require(self._card.row_remapping and not self._mig, "row remapping")
             return self.rows
 
+    def error_counts(self) -> Mapping[str, int]:
+        """None on a healthy board."""
+        with self._reading("ecc"):
+            return {}
+
+    def is_licensed(self) -> bool:
+        """No board here is a vGPU."""
+        raise NotSupported(f"GPU {self._identity.index}: no licence is needed", code=3)
+
     def profile(self, instance: MigInstance | None = None) -> Profile | None:
         """Of the load since the last call; every instance follows the load of its GPU."""
         with self._reading("profile"):

@@ -14,11 +14,12 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from gpuscale import catalog, httpd
-from gpuscale.exporter import dcgm, exposition
+from gpuscale.exporter import exposition
 from gpuscale.exporter.sample import CollectorStats, NodeSample, Unsupported
 from tests import tools
 from tests.fakes.gpu import FakeDriver, instance
 from tests.fakes.node import AT, allocation, attribution, node_of, usage
+from tests.fakes.node import page as page_of
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -63,13 +64,7 @@ def node() -> NodeSample:
 
 
 def page(*, with_dcgm: bool = True) -> httpd.Exposition:
-    families = exposition.families(node(), AT)
-    if not with_dcgm:
-        return httpd.render(families)
-    compatible = dcgm.render(node(), "Hostname")
-    return httpd.render(
-        families, extra_text=compatible.text, extra_openmetrics=compatible.openmetrics
-    )
+    return page_of(node()) if with_dcgm else httpd.render(exposition.families(node(), AT))
 
 
 def compare(name: str, now: bytes) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from gpuscale import catalog, settings
 from gpuscale.controller.servers import SERVERS
+from gpuscale.exporter import dcgmfields
 
 HERE = Path(__file__).parent
 
@@ -37,15 +38,29 @@ def metrics_page() -> str:
     out += [
         "## Series under dcgm-exporter's names",
         "",
-        "On by default (`dcgm.enabled`), so that its dashboards and queries go on working:",
-        "`DCGM_FI_DEV_GPU_UTIL`, `DCGM_FI_DEV_MEM_COPY_UTIL` and `DCGM_FI_DEV_POWER_USAGE`, with its",
-        "labels `gpu`, `UUID`, `pci_bus_id`, `device`, `modelName`, `Hostname` (or `hostname`),",
-        "`DCGM_FI_DRIVER_VERSION`, and `container`, `namespace`, `pod` where exactly one container",
-        "holds the GPU. What differs on purpose: an unknown value is absent instead of 0, and a GPU",
-        "with several holders carries no pod labels (join `gpuscale_gpu_allocation_info` instead).",
+        "On by default (`dcgm.enabled`), so that its dashboards and queries go on working, with its",
+        "labels `gpu`, `UUID`, `pci_bus_id`, `device`, `modelName`, `GPU_I_PROFILE` and `GPU_I_ID` (MIG",
+        "only), `Hostname` (or `hostname`), `DCGM_FI_DRIVER_VERSION`, and `container`, `namespace`,",
+        "`pod` where exactly one container holds the GPU or instance. What differs on purpose, and",
+        "why, is in [Moving from dcgm-exporter](moving-from-dcgm-exporter.md).",
+        "",
+        "| series | type | help | from |",
+        "|---|---|---|---|",
+        *(_dcgm_row(field) for field in dcgmfields.DEFAULT),
+        "",
+        "Published where `dcgm.extra_fields` names them:",
+        "",
+        "| series | type | help | from |",
+        "|---|---|---|---|",
+        *(_dcgm_row(field) for field in dcgmfields.OPTIONAL),
         "",
     ]
     return "\n".join(out)
+
+
+def _dcgm_row(field: dcgmfields.Field) -> str:
+    source = f"`{field.family}`" if field.family else "read for this series alone"
+    return f"| `{field.name}` | {field.kind} | {field.help} | {source} |"
 
 
 def _type_name(schema: dict[str, Any]) -> str:

@@ -117,6 +117,7 @@ async def test_looking_for_a_lost_gpu_neither_waits_for_a_hung_one_nor_stops_the
     async with exporting(driver) as exporter:
         await until(lambda: ups(exporter) == [True] * 3)
         driver.gpus[1].hang = release
+        await until(lambda: ups(exporter) == [True, False, True])
         driver.gpus[2].fails = lost(2)
         await until(lambda: ups(exporter) == [True, False, False])
         await until(lambda: not gpu(exporter, 1).samples)

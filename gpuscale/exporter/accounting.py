@@ -241,8 +241,11 @@ def _row() -> dict[HeldState, float]:
 
 
 def _weigh(meter: _Meter, namespace: str, seconds: float) -> None:
-    if seconds > 0:
-        meter.weights[namespace] = meter.weights.get(namespace, 0.0) + seconds
+    if seconds <= 0 or meter.energy_j is None:
+        return  # nothing to split
+    if namespace not in meter.weights and len(meter.weights) >= ROWS_MAX:
+        namespace = OTHERS
+    meter.weights[namespace] = meter.weights.get(namespace, 0.0) + seconds
 
 
 def _busy(meter: _Meter, before: Gpu, now: Gpu | None, elapsed_s: float) -> float | None:

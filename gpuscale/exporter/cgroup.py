@@ -69,7 +69,8 @@ _OUTSIDE: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     (Kind.VM, re.compile(r"/(?P<unit>machine-qemu[^/]*)\.scope")),
     (Kind.CONTAINER, re.compile(r"/(?P<unit>lxc(?:\.payload)?[./][^/]+)")),
     # containerd's own cgroup driver: /<containerd namespace>/<id>, as nerdctl and ctr make it.
-    (Kind.NERDCTL, re.compile(rf"^(?:/\.\.)*/[a-z0-9._-]+/{_ID}(?=/|$)")),
+    (Kind.NERDCTL, re.compile(rf"^(?:/\.\.)*/[a-z0-9][a-z0-9._-]*/{_ID}(?=/|$)")),
+    (Kind.CONTAINER, re.compile(rf"^(?:/\.\.)+/{_ID}(?=/|$)")),
     (Kind.SESSION, re.compile(r"/user-\d+\.slice/(?:.*/)?(?P<unit>session-[^/]+\.scope)")),
     (Kind.SESSION, re.compile(r"/(?P<unit>user@\d+\.service)")),
     (Kind.SERVICE, re.compile(r"/(?P<unit>[^/]+\.service)(?=/|$)")),
@@ -89,7 +90,7 @@ def owner_of(text: str, *, own_pod_uid: str | None = None, namespaced: bool = Fa
         pod = _POD.search(path)
         if pod:
             return _of_pod(pod, path)
-    if namespaced and any(path == "/" or _SELF.fullmatch(path) for path in paths):
+    if namespaced and any(_is_own(path, own_pod_uid) for path in paths):
         return Owner(kind=Kind.OWN, pod_uid=own_pod_uid)
     for kind, pattern in _OUTSIDE:
         for path in paths:
@@ -97,6 +98,14 @@ def owner_of(text: str, *, own_pod_uid: str | None = None, namespaced: bool = Fa
             if found:
                 return _outside(kind, found)
     return Owner(kind=Kind.HOST)
+
+
+def _is_own(path: str, own_pod_uid: str | None) -> bool:
+    """Whether the reader's own container; or, where the reader is a pod, a container of that pod.
+
+    Beside a reader that is no pod (started by Docker), a sibling is anybody's.
+    """
+    return path == "/" or (own_pod_uid is not None and _SELF.fullmatch(path) is not None)
 
 
 def _paths(text: str) -> list[str]:

@@ -27,8 +27,11 @@ REPLICAS_PERIOD_S = 60.0
 SKIPPED_PERIODS_MAX = 7
 """Periods left out at most after the kubelet has limited our rate: others on this node ask as well."""
 
+LIVING_PERIOD_S = 30.0
+"""How often all processes are looked through for pods that have none: some twenty microseconds each."""
+
 STARTED_S = 60.0
-"""A pod whose directory is younger than this may not have a process yet."""
+"""A pod whose directory is younger than this may not have had a process at the last look."""
 
 _log = log.get("exporter.kubelet")
 
@@ -76,6 +79,8 @@ class Kubelet:
         self._limited = 0
         self._allocatable: tuple[str, ...] = ()
         self._replicas_due = 0.0
+        self._living: frozenset[str] | None = None
+        self._living_due = 0.0
         self._pods: Mapping[tuple[str, str], pods.Pod] | None = None
         self._seen: frozenset[tuple[str, str]] = frozenset()
         """Pods that had a log directory at the last look."""
@@ -124,8 +129,6 @@ class Kubelet:
         try:
             self._allocatable = await self._client.allocatable()
         except KubeletTrouble as error:
-            if error.trouble == "rate_limited":
-                raise
             # Kubernetes before 1.23 has no such call: then the shares that are held are all there are.
             _log.debug("shares per device unknown", reason=str(error))
         self._replicas_due = now + REPLICAS_PERIOD_S
@@ -136,7 +139,11 @@ class Kubelet:
         """Read the log directories; the UIDs that have a process, None where that cannot be seen."""
         found = pods.pods_in(self._settings.pod_logs) if self._settings.pod_logs else None
         self._pods = None if found is None else pods.newest(found)
-        return None if self._processes is None else self._processes.living_pods()
+        now = self._clock.monotonic()
+        if self._processes is not None and now >= self._living_due:
+            self._living = self._processes.living_pods()
+            self._living_due = now + LIVING_PERIOD_S
+        return self._living
 
     def _without_ended(
         self, held: tuple[HeldDevice, ...], living: frozenset[str] | None

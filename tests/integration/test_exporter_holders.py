@@ -15,7 +15,7 @@ from gpuscale.exporter.simulated import SimulatedDriver, driver
 from gpuscale.exporter.simulated.cards import Slice
 from gpuscale.settings import ExporterSettings
 from tests.fakes.exporter import exporting, settings_of, until
-from tests.fakes.kubelet import FakeKubelet
+from tests.fakes.kubelet import Claimed, FakeKubelet
 from tests.fakes.proc import FakeProc, pod_cgroup
 
 GIB = 1 << 30
@@ -263,3 +263,36 @@ async def test_promise_9_the_holder_of_a_mig_instance_is_found_under_it_and_unde
     held = of(series, "gpuscale_gpu_allocation_info", "uuid")
     assert held == {instance.uuid: 1, gpu.identity.uuid: 1}
     assert instance.uuid in of(series, "gpuscale_mig_memory_total_bytes", "uuid")
+
+
+async def test_promise_13_under_dra_held_gpus_have_holders_and_free_ones_their_series(
+    divided: Node,
+) -> None:
+    """No device plugin, no nvidia.com/gpu: the claims are all that the kubelet tells."""
+    instance = divided.gpus.device(1).mig_instances()[1]
+    divided.kubelet.held = []
+    divided.kubelet.claimed = [
+        Claimed(
+            "inference",
+            "a",
+            "server",
+            claim="small",
+            device="gpu-1-mig-1g10gb-19-0",
+            cdi=("k8s.gpu.nvidia.com/claim=0b1c-gpu-1-mig-1g10gb-19-0",),
+        ),
+        Claimed(
+            "inference",
+            "b",
+            "fabric",
+            claim="domain",
+            device="channel-0",
+            driver="compute-domain.nvidia.com",
+        ),
+    ]
+    async with exporting(divided.gpus, divided.settings()) as exporter:
+        await until(lambda: holders(exporter) == ["a"])
+        series = await page(exporter)
+    assert of(series, "gpuscale_gpu_claim_info", "claim") == {"inference/small": 1}
+    assert of(series, "gpuscale_gpu_claim_info", "uuid") == {instance.uuid: 1}
+    assert len(of(series, "gpuscale_gpu_power_watts", "uuid")) == 2
+    assert series["gpuscale_attribution_unmatched_devices", frozenset()] == 0

@@ -140,6 +140,20 @@ def test_in_a_private_namespace_the_own_pod_is_known_by_being_next_to_the_reader
 
 
 @pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        (f"/../docker-{CID}.scope", Kind.DOCKER),
+        (f"/../{CID}", Kind.CONTAINER),
+        (f"/../crio-{CID}.scope", Kind.CONTAINER),
+    ],
+)
+def test_beside_a_reader_that_is_no_pod_a_sibling_is_anybodys(path: str, kind: Kind) -> None:
+    """The exporter was started by Docker itself: another container there is no part of it."""
+    found = owner_of(f"0::{path}", namespaced=True)
+    assert (found.kind, found.container_id) == (kind, CID)
+
+
+@pytest.mark.parametrize(
     "text", ["", "\n\n", "nonsense", "0::", "::::", "0:" * 9000, "\x00\xff" * 100]
 )
 def test_what_no_kernel_writes_is_the_hosts_and_no_error(text: str) -> None:

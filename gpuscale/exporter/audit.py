@@ -3,7 +3,7 @@
 Pure. GPU-N01: a process of a pod that holds no GPU, of a container beside Kubernetes, or of the host.
 GPU-N02: a process of a pod on a GPU that is not its own. GPU-N03: memory in use on a GPU on which no
 process can be seen (a VM, a hidden container, a leaked context). A finding counts once it has been
-seen in two collections and for `persist_s`: an allocation may lag behind a container's start, and
+seen in every collection for `persist_s`: an allocation may lag behind a container's start, and
 an ended pod may linger. Nothing is ever stopped or changed; what cannot be judged is no finding.
 """
 
@@ -64,24 +64,22 @@ class Audit:
     def __init__(self, allowed: Allowed, *, persist_s: float) -> None:
         self._allowed = allowed
         self._persist_s = persist_s
-        self._open: dict[tuple[str, str, str], tuple[Finding, int]] = {}
-        """By (rule, uuid, whose): the finding, and in how many collections it was seen."""
+        self._open: dict[tuple[str, str, str], Finding] = {}
+        """By (rule, uuid, whose), as of the last collection."""
 
     def look(self, seen: Seen) -> tuple[Finding, ...]:
         """The findings that have lasted, oldest first."""
-        found: dict[tuple[str, str, str], tuple[Finding, int]] = {}
+        found: dict[tuple[str, str, str], Finding] = {}
         for key, finding in _findings(seen, self._allowed):
             if len(found) >= FINDINGS_MAX:
                 break
-            before = self._open.get(key)
-            since = finding.first_seen if before is None else before[0].first_seen
-            times = 1 if before is None else before[1] + 1
-            found[key] = (replace(finding, first_seen=since), times)
+            before = self._open.get(key, finding)
+            found[key] = replace(finding, first_seen=before.first_seen)
         self._open = found
         lasting = [
             finding
-            for finding, times in found.values()
-            if times >= 2 and finding.last_seen - finding.first_seen >= self._persist_s
+            for finding in found.values()
+            if finding.last_seen - finding.first_seen >= self._persist_s
         ]
         return tuple(sorted(lasting, key=lambda finding: finding.first_seen))
 

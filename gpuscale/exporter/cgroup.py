@@ -109,10 +109,9 @@ def _is_own(path: str, own_pod_uid: str | None) -> bool:
 
 
 def _paths(text: str) -> list[str]:
-    """The paths of all lines, that of cgroup v2 first: `HIERARCHY:CONTROLLERS:PATH`, the path may hold colons."""
-    lines = [line.split(":", 2) for line in text.splitlines()]
-    found = [(fields[0] != "0", fields[2]) for fields in lines if len(fields) == 3]
-    return [path for _, path in sorted(found, key=lambda pair: pair[0])]
+    """The paths of all lines: `HIERARCHY:CONTROLLERS:PATH`, and the path may hold colons."""
+    lines = (line.split(":", 2) for line in text.splitlines())
+    return [fields[2] for fields in lines if len(fields) == 3]
 
 
 def _of_pod(pod: re.Match[str], path: str) -> Owner:

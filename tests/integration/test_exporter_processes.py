@@ -59,6 +59,8 @@ def test_without_the_hosts_pid_namespace_it_says_so_with_the_cure(tmp_path: Path
     obstacle = Processes(str(proc.root)).obstacle()
     assert obstacle is not None
     assert "set hostPID" in obstacle
+    proc.run(2, cgroup="/", comm="sleep")
+    assert Processes(str(proc.root)).obstacle() == obstacle, "the second process of a container"
     missing = Processes(str(tmp_path / "none")).obstacle()
     assert missing is not None
     assert "processes.proc" in missing

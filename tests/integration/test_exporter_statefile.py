@@ -1,5 +1,6 @@
 """The accounts on disk: whole or not at all, and never believed when they cannot be true."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,16 @@ def test_a_failed_write_leaves_the_old_file_as_it_was(
         statefile.save(path, Saved(at=1.0, gpus=(), node=(), namespaces=(), joules=(), energy=()))
     assert statefile.load(path) == SAVED
     assert [file.name for file in tmp_path.iterdir()] == ["accounts.json"]
+
+
+def test_who_reads_while_it_is_written_has_the_old_file_whole(tmp_path: Path) -> None:
+    path = tmp_path / "accounts.json"
+    statefile.save(str(path), SAVED)
+    old = path.read_bytes()
+    with path.open("rb") as reader:
+        statefile.save(str(path), dataclasses.replace(SAVED, node=()))
+        assert reader.read() == old
+    assert path.read_bytes() != old
 
 
 @pytest.mark.parametrize(

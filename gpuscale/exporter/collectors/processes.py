@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from gpuscale.errors import DriverError
 from gpuscale.exporter.device import Device
 from gpuscale.exporter.gather import Gathering
 from gpuscale.exporter.sample import ProcessReading, Reading, Tier
@@ -27,7 +28,13 @@ class ProcessCollector:
             newest = max((sample.timestamp_us for sample in samples), default=since_us)
             first, state[SINCE_US] = SINCE_US not in state, float(newest)
             samples = None if first else samples
-        reading = gathered.reading()
+        try:
+            reading = gathered.reading()
+        except DriverError as error:
+            if processes is None:
+                raise
+            # Who runs is known, although what they used is not.
+            reading = Reading(samples=(), errors=(error,))
         if processes is None:
             return reading
         return replace(reading, processes=ProcessReading(processes=processes, utilization=samples))

@@ -7,17 +7,18 @@ exporter.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError, Message
 
 from gpuscale.errors import SourceError, foreign
 from gpuscale.exporter.usage import Trouble
-from gpuscale.proto import podresources_pb2, podresources_pb2_grpc
+from gpuscale.proto import podresources_pb2
 
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 """The kubelet's own clients allow as much: every pod of a full node with its CPU lists fits many times."""
@@ -33,6 +34,9 @@ CDI_NAMES_MAX = 16
 
 RECONNECT_MS_MAX = 5_000
 """A restarted kubelet is back within seconds, and gRPC's default of two minutes would hide that."""
+
+_Method = Callable[..., Awaitable[bytes]]
+"""A call that gives the answer undecoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +81,16 @@ class PodResources:
                 ("grpc.use_local_subchannel_pool", 1),
             ),
         )
-        self._stub = podresources_pb2_grpc.PodResourcesListerStub(self._channel)
+        # Answers come as bytes and are decoded here: of one that cannot be decoded gRPC makes None,
+        # and a traceback in the log at each period.
+        self._list: _Method = self._channel.unary_unary(
+            "/v1.PodResourcesLister/List",
+            request_serializer=podresources_pb2.ListPodResourcesRequest.SerializeToString,
+        )
+        self._get_allocatable: _Method = self._channel.unary_unary(
+            "/v1.PodResourcesLister/GetAllocatableResources",
+            request_serializer=podresources_pb2.AllocatableResourcesRequest.SerializeToString,
+        )
 
     async def held(self) -> tuple[HeldDevice, ...]:
         """Every device of every container on this node, of any vendor, in the kubelet's order.
@@ -85,11 +98,8 @@ class PodResources:
         Raises KubeletTrouble where there is no answer in time, a refusal, or an answer beyond
         ANSWER_BYTES_MAX or HELD_MAX.
         """
-        request = podresources_pb2.ListPodResourcesRequest()
-        try:
-            answer = await self._stub.List(request, timeout=self._timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise self._meaning(error) from error
+        answer = podresources_pb2.ListPodResourcesResponse()
+        await self._call(self._list, podresources_pb2.ListPodResourcesRequest(), answer)
         held = tuple(itertools.islice(_held(answer), HELD_MAX + 1))
         if len(held) > HELD_MAX:
             raise KubeletTrouble(
@@ -101,13 +111,32 @@ class PodResources:
 
     async def allocatable(self) -> tuple[str, ...]:
         """Every device id that the kubelet can give out, held or free. Raises as `held` does."""
-        request = podresources_pb2.AllocatableResourcesRequest()
-        try:
-            answer = await self._stub.GetAllocatableResources(request, timeout=self._timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise self._meaning(error) from error
+        answer = podresources_pb2.AllocatableResourcesResponse()
+        await self._call(
+            self._get_allocatable, podresources_pb2.AllocatableResourcesRequest(), answer
+        )
         ids = (device_id for devices in answer.devices for device_id in devices.device_ids)
         return tuple(itertools.islice(ids, HELD_MAX))
+
+    async def _call(
+        self,
+        method: _Method,
+        request: Message,
+        answer: Message,
+    ) -> None:
+        """Ask, and fill `answer`."""
+        try:
+            raw = await method(request, timeout=self._timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise self._meaning(error) from error
+        try:
+            answer.ParseFromString(raw)
+        except DecodeError as error:
+            raise KubeletTrouble(
+                f"kubelet at {self._socket} answers what is not a list of pods: "
+                "is another service on this socket?",
+                "malformed",
+            ) from error
 
     def _meaning(self, error: grpc.aio.AioRpcError) -> KubeletTrouble:
         code, text = error.code(), foreign(error.details() or "no details")
@@ -127,11 +156,6 @@ class PodResources:
                 f"{kubelet} has no PodResources API v1: "
                 "Kubernetes 1.20 or later is needed, or set pod_resources.enabled to false",
                 "unimplemented",
-            )
-        if code is grpc.StatusCode.INTERNAL and "deserializing" in text:
-            return KubeletTrouble(
-                f"{kubelet} answers what is not a list of pods: is another service on this socket?",
-                "malformed",
             )
         return KubeletTrouble(
             f"{kubelet} answered {code.name} ({text}): look at the kubelet's log", "refused"

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import grpc
 import grpc.aio
 
-from gpuscale.proto import podresources_pb2, podresources_pb2_grpc
+from gpuscale.proto import podresources_pb2
 
 Held = tuple[str, str, str, str, list[str]]
 """(namespace, pod, container, resource, device ids)."""
@@ -28,7 +28,7 @@ class Claimed:
     cdi: tuple[str, ...] = ()
 
 
-class FakeKubelet(podresources_pb2_grpc.PodResourcesListerServicer):
+class FakeKubelet:
     """Start it, stop it, start it again on the same socket; `held` is what List answers."""
 
     def __init__(self, socket: Path) -> None:
@@ -44,6 +44,8 @@ class FakeKubelet(podresources_pb2_grpc.PodResourcesListerServicer):
         """Makes the answer this much larger."""
         self.idle_pods = 0
         """Pods without any device in the answer."""
+        self.raw: bytes | None = None
+        """List answers with these bytes while they are set, whatever they mean."""
         self.calls = 0
         self._server: grpc.aio.Server | None = None
 
@@ -51,7 +53,20 @@ class FakeKubelet(podresources_pb2_grpc.PodResourcesListerServicer):
         """Listen; as the kubelet does, remove a socket that an earlier one left behind."""
         self.socket.unlink(missing_ok=True)
         self._server = grpc.aio.server()
-        podresources_pb2_grpc.add_PodResourcesListerServicer_to_server(self, self._server)
+        methods: dict[str, Any] = {
+            "List": grpc.unary_unary_rpc_method_handler(
+                self.List,
+                request_deserializer=podresources_pb2.ListPodResourcesRequest.FromString,
+                response_serializer=self.answering,
+            ),
+            "GetAllocatableResources": grpc.unary_unary_rpc_method_handler(
+                self.GetAllocatableResources,
+                request_deserializer=podresources_pb2.AllocatableResourcesRequest.FromString,
+                response_serializer=podresources_pb2.AllocatableResourcesResponse.SerializeToString,
+            ),
+        }
+        handler = grpc.method_handlers_generic_handler("v1.PodResourcesLister", methods)
+        self._server.add_generic_rpc_handlers((handler,))
         self._server.add_insecure_port("unix:" + quote(str(self.socket)))
         await self._server.start()
 
@@ -61,6 +76,11 @@ class FakeKubelet(podresources_pb2_grpc.PodResourcesListerServicer):
             await self._server.stop(None)
             self._server = None
         self.socket.unlink(missing_ok=True)
+
+    def answering(self, answer: Any) -> bytes:
+        """The bytes of an answer, or those that the test has put in its place."""
+        encoded: bytes = answer.SerializeToString()
+        return encoded if self.raw is None else self.raw
 
     async def List(self, request: Any, context: Any) -> podresources_pb2.ListPodResourcesResponse:  # noqa: N802 - the service's own spelling
         """Answer what the test has put here."""

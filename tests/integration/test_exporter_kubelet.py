@@ -194,6 +194,25 @@ async def test_names_without_end_are_cut_and_devices_without_end_are_refused(
         await client.held()
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\xff" * 40,
+        b"\x0a\x7f",  # a pod that is longer than the answer
+        b"\x0a\x04\x0a\x02\xff\xfe",  # a name that is no UTF-8
+    ],
+)
+async def test_an_answer_that_is_no_list_is_named_and_the_next_one_is_read(
+    kubelet: FakeKubelet, client: PodResources, raw: bytes
+) -> None:
+    kubelet.raw = raw
+    with pytest.raises(KubeletTrouble) as raised:
+        await client.held()
+    assert raised.value.trouble == "malformed"
+    kubelet.raw = None
+    assert len(await client.held()) == 1
+
+
 async def test_what_the_kubelet_could_give_out_is_read(
     kubelet: FakeKubelet, client: PodResources
 ) -> None:

@@ -203,7 +203,7 @@ class Controller:
         if self._signal is not None:
             return type(self._signal).__name__, self._signal
         if prometheus is not None:
-            return "prometheus", PrometheusSignal(prometheus, self._settings.tick_s)
+            return "prometheus", PrometheusSignal(prometheus, self._settings.tick_s, self._clock)
         return "scrape", ScrapeSignal(self._settings.scrape, self._clock)
 
     def _build(self, source: str, signal: Signal) -> Loop:

@@ -4,6 +4,7 @@ What a source did not give is NaN here, and is never filled in: a reading that f
 demand unknown and the age of the last good one growing.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -131,7 +132,10 @@ def _ready(state: ReplicaState | None, reading: SignalReading | None) -> int | N
 
 
 def _age_s(now: float, reading: SignalReading | None) -> float:
-    return np.inf if reading is None else max(0.0, now - reading.at)
+    # A time that is no number says nothing of how old the reading is.
+    if reading is None or not math.isfinite(reading.at):
+        return np.inf
+    return max(0.0, now - reading.at)
 
 
 def _column(values: Sequence[float | None]) -> Floats:

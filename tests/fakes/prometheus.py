@@ -18,6 +18,9 @@ from aiohttp import web
 
 from tests import tools
 
+HANG_S = 3600.0
+"""As good as for ever."""
+
 
 def vector(values: Mapping[str, float]) -> dict[str, Any]:
     """An answer to an instant query: mark (`SIGNAL/KEY`) -> value."""
@@ -34,12 +37,14 @@ def vector(values: Mapping[str, float]) -> dict[str, Any]:
 
 
 class FakePrometheus:
-    """Answers every query with `status` and `body`; hangs for `hang_s` first."""
+    """Answers every query with `status` and `body`; hangs for `hang_s` first, or for ever at some."""
 
     def __init__(self) -> None:
         self.status = 200
         self.body: bytes = json.dumps(vector({})).encode()
         self.hang_s = 0.0
+        self.hangs_at: str | None = None
+        """Queries that contain this text are never answered."""
         self.refused_text: str | None = None
         """Queries that contain this text are answered 400, as a parse error is."""
         self.queries: list[Mapping[str, str]] = []
@@ -58,8 +63,8 @@ class FakePrometheus:
             form = {name: str(value) for name, value in (await request.post()).items()}
             self.queries.append(form)
             self.tokens.append(request.headers.get("Authorization"))
-            if self.hang_s:
-                await asyncio.sleep(self.hang_s)
+            hangs = self.hangs_at is not None and self.hangs_at in form["query"]
+            await asyncio.sleep(HANG_S if hangs else self.hang_s)
             if self.refused_text is not None and self.refused_text in form["query"]:
                 said = {"status": "error", "errorType": "bad_data", "error": "parse error"}
                 return web.json_response(said, status=400)

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpuscale.controller import queryapi
 from gpuscale.controller.domain import SignalReading, SignalTarget
 from gpuscale.controller.signals import prometheus
 from gpuscale.controller.signals.prometheus import PrometheusSignal
 from gpuscale.errors import SourceError, SourceMalformed, SourceRefused, SourceUnreachable
 from gpuscale.settings import PrometheusSettings
+from tests.fakes.clock import ManualClock
 from tests.fakes.prometheus import FakePrometheus, free_port, vector
 
 NOW = 1_700_000_000.0
@@ -139,6 +141,41 @@ async def test_a_server_that_hangs_costs_one_timeout_whatever_the_number_of_work
     assert "0.3 s" in str(outcomes[0])
 
 
+@pytest.mark.parametrize("off_s", [-7200.0, 40.0])
+async def test_a_clock_that_differs_is_an_error_and_never_demand_of_another_time(
+    fake: FakePrometheus, off_s: float
+) -> None:
+    """Asked for the present by a clock that is behind, Prometheus answers what was true then."""
+    fake.answer(vector({"arrivals/ai/chat": 1.0, "rated/ai/chat": 2, "answered/ai/chat": 2}))
+    clock = ManualClock(wall=time.time() + off_s)
+    signal = PrometheusSignal(settings(fake.url), tick_s=15.0, clock=clock)
+    (outcome,) = await read(signal, target("chat"))
+    with pytest.raises(SourceMalformed):
+        await signal.history([target("chat")], NOW - 100, NOW, 10.0)
+    await signal.close()
+
+    assert isinstance(outcome, SourceMalformed)
+    assert "clock" in str(outcome)
+    assert fake.url in str(outcome)
+    assert ("ahead of" if off_s < 0 else "behind") in str(outcome)
+
+
+async def test_looking_for_a_cause_takes_no_longer_than_one_query(fake: FakePrometheus) -> None:
+    """The server answers the tick's question, and hangs when it is asked why there is nothing."""
+    fake.hangs_at = "count({namespace"
+    signal = PrometheusSignal(settings(fake.url, timeout_s=0.3), tick_s=15.0)
+    begun = time.monotonic()
+    outcomes = await read(signal, *(target(f"w{i}") for i in range(8)))
+    took_s = time.monotonic() - begun
+    await signal.close()
+
+    assert took_s < 2 * 0.3 + 0.5
+    for outcome in outcomes:
+        assert isinstance(outcome, SignalReading)
+        assert (outcome.arrivals, outcome.pods_answered) == (None, 0)
+        assert outcome.reason is not None
+
+
 async def test_a_slow_server_costs_one_tick_at_most(fake: FakePrometheus) -> None:
     fake.hang_s = 0.2
     signal = PrometheusSignal(settings(fake.url), tick_s=1.0)
@@ -153,7 +190,7 @@ async def test_a_slow_server_costs_one_tick_at_most(fake: FakePrometheus) -> Non
 async def test_an_answer_without_end_is_cut(
     fake: FakePrometheus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prometheus, "ANSWER_BYTES_MAX", 1000)
+    monkeypatch.setattr(queryapi, "ANSWER_BYTES_MAX", 1000)
     fake.body = b" " * 100_000
     (outcome,) = await read(PrometheusSignal(settings(fake.url), tick_s=15.0), target("chat"))
     assert isinstance(outcome, SourceMalformed)

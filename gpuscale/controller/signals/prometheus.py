@@ -9,16 +9,14 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import aiohttp
-import msgspec
 import numpy as np
-from yarl import URL
 
 from gpuscale import log
+from gpuscale.clock import Clock, SystemClock
 from gpuscale.controller.domain import Floats, SignalReading, SignalTarget
 from gpuscale.controller.podsample import clean
+from gpuscale.controller.queryapi import QueryApi, QueryRefused
 from gpuscale.controller.servers import SERVERS
 from gpuscale.controller.servers.promql import (
     Values,
@@ -29,13 +27,7 @@ from gpuscale.controller.servers.promql import (
     questions,
     reading,
 )
-from gpuscale.errors import (
-    SourceError,
-    SourceMalformed,
-    SourceRefused,
-    SourceUnreachable,
-    foreign,
-)
+from gpuscale.errors import SourceError, SourceMalformed, SourceUnreachable
 from gpuscale.settings import PrometheusSettings
 
 QUERY_BYTES_MAX = 12_000
@@ -50,17 +42,9 @@ POINTS_MAX = 10_000
 GRID_MAX = 500_000
 """Points of one workload's past: 60 days at 15 s are 345,600. Beyond it the oldest are left out."""
 
-HISTORY_PATIENCE = 6.0
-"""A range query over a week takes longer than an instant one: this many times timeout_s."""
-
-ANSWER_BYTES_MAX = 32 * 1024 * 1024
-"""Of one answer; POINTS_MAX points of one series are some 300 kB."""
-
-TOKEN_BYTES_MAX = 64 * 1024
-"""A bearer token is a few kB; a larger file is another one."""
-
 EXPLAINED_MAX = 8
-"""Extra queries per tick that find out why a workload has no series at all."""
+"""Extra queries per tick that find out why a workload has no series at all; all of them together
+get the time of one."""
 
 GPU_BUSY_TARGETS_MAX = 256
 """Workloads up to which the exporter's busy seconds are asked for: each such expression looks at every
@@ -83,9 +67,11 @@ class _Question:
 class PrometheusSignal:
     """A `Signal` from a server that speaks the Prometheus query API."""
 
-    def __init__(self, settings: PrometheusSettings, tick_s: float) -> None:
+    def __init__(
+        self, settings: PrometheusSettings, tick_s: float, clock: Clock | None = None
+    ) -> None:
         self._settings = settings
-        self._api = _QueryApi(settings)
+        self._api = QueryApi(settings, clock or SystemClock(), connections_max=2 * QUERIES_MAX)
         self._deadline_s = max(settings.timeout_s, 0.8 * tick_s)
         """All queries of one tick together."""
         self._watches: dict[str, Watch] = {}
@@ -199,7 +185,7 @@ class PrometheusSignal:
         """What is known of each workload of a batch; one bad selector spoils its own answer only."""
         try:
             series = await self._api.instant(" or ".join(each.text for each in batch), now)
-        except _QueryRefused as error:
+        except QueryRefused as error:
             if len(batch) == 1:
                 return {batch[0].key: error}
             half = len(batch) // 2
@@ -220,30 +206,38 @@ class PrometheusSignal:
         now: float,
     ) -> Mapping[str, SignalReading | Exception]:
         """The outcomes, with the likely cause where a workload has pods and no series."""
-        explained = 0
-        for target in targets:
-            outcome = outcomes[target.key]
-            silent = (
-                isinstance(outcome, SignalReading)
-                and not outcome.pods_answered
-                and target.server in SERVERS
-            )
-            if not silent or target.pods_expected == 0 or explained >= EXPLAINED_MAX:
-                continue
-            explained += 1
-            try:
-                series = await self._api.instant(any_series(target.selector), now)
-            except SourceError as error:
-                outcomes[target.key] = error
-                continue
-            if series:
-                table = SERVERS[target.server]
-                outcomes[target.key] = SourceMalformed(
-                    f"{self._api.shown} has series of {{{target.selector}}}, and none of them is "
-                    f"{target.server}'s (looked for {table.sought}): set the policy's `server` to what "
-                    "runs there, and check that its metrics page is scraped"
-                )
+        silent = [
+            target
+            for target in targets
+            if isinstance(outcome := outcomes[target.key], SignalReading)
+            and not outcome.pods_answered
+            and target.server in SERVERS
+            and target.pods_expected != 0
+        ]
+        try:
+            async with asyncio.timeout(self._settings.timeout_s) as limit:
+                for target in silent[:EXPLAINED_MAX]:
+                    if limit.expired():
+                        break
+                    outcomes[target.key] = await self._explain(target, now) or outcomes[target.key]
+        except TimeoutError:
+            pass
         return outcomes
+
+    async def _explain(self, target: SignalTarget, now: float) -> SourceError | None:
+        """Why a workload has no series; None where nothing tells: its reading says that it has none."""
+        try:
+            series = await self._api.instant(any_series(target.selector), now)
+        except SourceError:
+            return None
+        if not series:
+            return None
+        table = SERVERS[target.server]
+        return SourceMalformed(
+            f"{self._api.shown} has series of {{{target.selector}}}, and none of them is "
+            f"{target.server}'s (looked for {table.sought}): set the policy's `server` to what "
+            "runs there, and check that its metrics page is scraped"
+        )
 
     async def _past(self, target: SignalTarget, times: Floats, step_s: float) -> Floats:
         window_s = max(self._settings.rate_window_s, step_s)
@@ -266,151 +260,3 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
-
-
-# ---------------------------------------------------------------- the query API
-
-
-class _Series(msgspec.Struct, frozen=True):
-    metric: dict[str, str]
-    value: tuple[float, str] | None = None
-    values: list[tuple[float, str]] = []
-
-
-class _Data(msgspec.Struct, frozen=True):
-    result: list[_Series] = []
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    status: str
-    data: _Data | None = None
-    error: str = ""
-    isPartial: bool = False  # noqa: N815 - VictoriaMetrics' name for an answer with holes
-
-
-class _QueryRefused(SourceRefused):
-    """The server understood the request and refuses this query: another one may succeed."""
-
-
-class _QueryApi:
-    """POST /api/v1/query and /api/v1/query_range, with everything that can go wrong made a SourceError."""
-
-    def __init__(self, settings: PrometheusSettings) -> None:
-        self._settings = settings
-        self._base = URL(settings.url.rstrip("/"))
-        self.shown = str(self._base.with_user(None))
-        """The address as it may be shown: without a password."""
-        self._session: aiohttp.ClientSession | None = None
-
-    async def instant(self, query: str, at: float) -> Sequence[_Series]:
-        """The series of an instant query at `at`. Raises SourceError."""
-        form = {"query": query, "time": f"{at:.3f}"}
-        return await self._post("query", form, self._settings.timeout_s)
-
-    async def range(self, query: str, start: float, end: float, step_s: float) -> Sequence[_Series]:
-        """The series of a range query; at most POINTS_MAX steps. Raises SourceError."""
-        form = {"query": query, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step_s}"}
-        return await self._post("query_range", form, self._settings.timeout_s * HISTORY_PATIENCE)
-
-    async def close(self) -> None:
-        """Release connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
-
-    async def _post(
-        self, path: str, form: Mapping[str, str], timeout_s: float
-    ) -> Sequence[_Series]:
-        # Thanos would leave out what a store did not answer, and say so in a warning only.
-        data = {**form, "timeout": f"{round(timeout_s * 1000)}ms", "partial_response": "false"}
-        headers = self._headers()
-        try:
-            async with (
-                asyncio.timeout(timeout_s),
-                self._http().post(
-                    self._base / "api/v1" / path, data=data, headers=headers, allow_redirects=False
-                ) as response,
-            ):
-                body = await self._body(response)
-                return self._understood(response.status, body)
-        except TimeoutError as error:
-            raise SourceUnreachable(
-                f"the Prometheus at {self.shown} did not answer within {timeout_s:g} s: check "
-                "prometheus.url and that the server is not overloaded, or raise prometheus.timeout_s"
-            ) from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise SourceUnreachable(
-                f"the Prometheus at {self.shown} cannot be reached ({foreign(error)}): check "
-                "prometheus.url, that the server runs and that a NetworkPolicy lets us reach it"
-            ) from error
-
-    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
-        body = bytearray()
-        async for chunk in response.content.iter_any():
-            body += chunk
-            if len(body) > ANSWER_BYTES_MAX:
-                raise SourceMalformed(
-                    f"the Prometheus at {self.shown} answered more than {ANSWER_BYTES_MAX} bytes "
-                    "to one query: check that prometheus.url is a query API"
-                )
-        return bytes(body)
-
-    def _understood(self, status: int, body: bytes) -> Sequence[_Series]:
-        try:
-            answer = msgspec.json.decode(body, type=_Answer)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            if status != 200:
-                raise SourceRefused(
-                    self._refusal(status, foreign(body[:512].decode("utf-8", "replace")))
-                ) from error
-            raise SourceMalformed(
-                f"{self.shown} does not speak the Prometheus query API ({foreign(error)}): "
-                "prometheus.url must be its base address, without /api/v1"
-            ) from error
-        if status in {400, 422}:
-            raise _QueryRefused(self._refusal(status, foreign(answer.error)))
-        if status != 200 or answer.status != "success" or answer.data is None:
-            raise SourceRefused(self._refusal(status, foreign(answer.error)))
-        if answer.isPartial:
-            raise SourceRefused(
-                f"{self.shown} gave a partial answer, in which pods may be missing: "
-                "check that all of its storage nodes run"
-            )
-        return answer.data.result
-
-    def _refusal(self, status: int, said: str) -> str:
-        cure = {
-            400: "check the policy's `selector`",
-            401: "check prometheus.bearer_token_file",
-            403: "check prometheus.bearer_token_file",
-            404: "prometheus.url must be its base address, without /api/v1",
-            422: "check the policy's `selector` and the server's query limits",
-        }.get(status, "check the server's log")
-        return f"the Prometheus at {self.shown} answered {status} ({said or 'no reason'}): {cure}"
-
-    def _headers(self) -> Mapping[str, str]:
-        """With the token as it stands in its file now: kubelet rotates it."""
-        path = self._settings.bearer_token_file
-        if path is None:
-            return {}
-        try:
-            with Path(path).open("rb") as file:
-                token = file.read(TOKEN_BYTES_MAX).decode("ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SourceRefused(
-                f"the token in {path} cannot be read ({foreign(error)}): "
-                "set prometheus.bearer_token_file to a file that this process may read"
-            ) from error
-        return {"Authorization": f"Bearer {token}"}
-
-    def _http(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=2 * QUERIES_MAX),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"Accept-Encoding": "identity", "User-Agent": "gpuscale"},
-                timeout=aiohttp.ClientTimeout(total=None),  # _post has the one time-out
-                auto_decompress=False,
-                trust_env=False,
-            )
-        return self._session

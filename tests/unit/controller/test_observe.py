@@ -129,3 +129,9 @@ def test_the_operators_queries_are_filled_in_and_no_page_is_read() -> None:
     assert target.endpoints == ()
     assert target.pods_expected == 2
     assert target.queries["arrivals"].startswith('sum(rate(x{n="inference",namespace="inference"')
+
+
+def test_a_reading_whose_time_is_no_number_is_infinitely_old() -> None:
+    """Prometheus may answer NaN to the question for the newest sample's time."""
+    for at in (float("nan"), float("-inf"), float("inf")):
+        assert observe(reading(at=at), reading(at=at)).age_s.tolist() == [np.inf]

@@ -1,5 +1,6 @@
 """A signal source that says what a test wants it to say."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,10 @@ class FakeSignal:
     failures: dict[str, Exception] = field(default_factory=dict)
     past: dict[str, tuple[Floats, Floats]] = field(default_factory=dict)
     past_failure: Exception | None = None
+    past_failures: dict[str, Exception] = field(default_factory=dict)
+    """Raised where any of these keys is asked for."""
+    past_s: float = 0.0
+    """What every question for the past takes, of real time."""
     asked: list[tuple[str, ...]] = field(default_factory=list)
     """Keys of every question for the past."""
     closed: bool = False
@@ -50,6 +55,10 @@ class FakeSignal:
         self.asked.append(tuple(t.key for t in targets))
         if self.past_failure is not None:
             raise self.past_failure
+        for t in targets:
+            if t.key in self.past_failures:
+                raise self.past_failures[t.key]
+        await asyncio.sleep(self.past_s)
         empty = (np.empty(0), np.empty(0))
         return {t.key: self.past.get(t.key, empty) for t in targets}
 

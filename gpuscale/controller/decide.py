@@ -197,6 +197,22 @@ def align(memory: Memory, keys: tuple[str, ...]) -> Memory:
     return memory
 
 
+def set_back(memory: Memory, seconds: float, *, anew: bool) -> Memory:
+    """The memory after the wall clock was set back by so much. The memory that goes in is consumed.
+
+    What was answered stays, as the floor of what comes next. `anew` forgets what was learned: it
+    lies in the future, and time that was seen before would teach nothing until then.
+    """
+    standing = memory.standing
+    standing.rose_at = standing.rose_at - seconds
+    standing.trusted_at = standing.trusted_at - seconds
+    if anew:
+        memory = initial_memory(memory.keys, memory.tick_s)
+        memory.standing = standing
+        standing.seen_s[:] = 0.0
+    return memory
+
+
 def backfill(memory: Memory, key: str, times: Floats, demand: Floats, step_s: float) -> Memory:
     """Enter one workload's past from before the start. The memory that goes in is consumed.
 

@@ -70,7 +70,7 @@ class Journal:
         outcomes = self._outcomes(status)
         await self._write(demand, outcomes)
         now = status.observation.now
-        if now - self._pruned_at >= PRUNE_S:
+        if not 0 <= now - self._pruned_at < PRUNE_S:  # below 0: the clock was set back
             self._pruned_at = now
             await self._attempt(
                 lambda records: records.prune(
@@ -146,7 +146,9 @@ class Journal:
         for i, key in enumerate(status.observation.keys):
             number = -1.0 if math.isnan(desired[i]) else desired[i]
             last = self._last.get(key)
-            if last is None or last[1:] != (number, held[i]) or now - last[0] >= REPEAT_S:
+            same = last is not None and last[1:] == (number, held[i])
+            # Below 0: the clock was set back.
+            if last is None or not same or not 0 <= now - last[0] < REPEAT_S:
                 self._last[key] = (now, number, held[i])
                 outcomes.append(status.decision.of(i))
         for key in self._last.keys() - status.index.keys():

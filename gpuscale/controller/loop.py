@@ -8,7 +8,7 @@ this program, and ends it.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -42,6 +42,12 @@ WRITES_AT_ONCE = 16
 """Writes to scale subresources in flight: the API server's fairness starts to queue beyond it."""
 WRITES_DEADLINE_S = 10.0
 """All writes of one tick together: a hung API server must not make the answers over gRPC stale."""
+SET_BACK_S = 5.0
+"""The wall clock was set back where it lost so much against the monotonic one within a tick; less
+is slewing."""
+ANEW_S = 300.0
+"""Set back further, all that was learned lies in the future, and is learned anew from the past that
+the source keeps; until then time that was seen before would teach nothing for hours."""
 CHANGES_LOGGED_MAX = 50
 """Changes of answers logged one by one in a tick; the rest are counted."""
 
@@ -131,6 +137,8 @@ class Loop:
         self._begun: set[str] = set()
         """Workloads that were read at least once."""
         self._answered: dict[str, int | None] = {}
+        self._time: tuple[float, float] | None = None
+        """(wall, monotonic) at the last tick."""
         # Steps cost real time, whatever clock the controller lives by.
         self._stopwatch = SystemClock()
         self.counters = Counters()
@@ -189,6 +197,7 @@ class Loop:
         leads = tuple(self._lead_of(w) for w in workloads)
         targets = tuple(target_of(w, replicas.get(w.key)) for w in workloads)
         now = self._clock.wall()
+        self._heed_clock(now)
         fresh, problems = await self._read(targets, now)
         self._last = {key: self._last[key] for key in keys if key in self._last}
         self._last |= {key: r for key, r in fresh.items() if r.arrivals is not None}
@@ -215,6 +224,26 @@ class Loop:
     def _lead_of(self, workload: Workload) -> LeadTime:
         delay_s = self._settings.tick_s + (HPA_SYNC_S if workload.actuator == "keda" else 0.0)
         return self._leads.of(workload.key, workload.policy.start_time_s, delay_s)
+
+    def _heed_clock(self, now: float) -> None:
+        """Keep a wall clock that was set back from making what is old look new.
+
+        One that was set forward needs no care: it looks like ticks that were missed, after which
+        nothing is scaled down before it was seen for a while.
+        """
+        monotonic = self._clock.monotonic()
+        last, self._time = self._time, (now, monotonic)
+        if last is None:
+            return
+        back_s = (monotonic - last[1]) - (now - last[0])
+        if back_s < SET_BACK_S:
+            return
+        anew = back_s > ANEW_S
+        _log.warning("wall clock set back", seconds=round(back_s), learned_anew=anew)
+        self._last = {key: replace(r, at=r.at - back_s) for key, r in self._last.items()}
+        self._memory = decide.set_back(self._memory, back_s, anew=anew)
+        if anew:
+            self._backfill.begin_anew()
 
     async def _read(
         self, targets: Sequence[SignalTarget], now: float

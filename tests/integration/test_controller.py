@@ -408,3 +408,65 @@ async def test_a_busy_port_is_one_sentence_with_the_key(key: str) -> None:
 
     assert str(port) in str(caught.value)
     assert f"`{key}`" in str(caught.value)
+
+
+@pytest.mark.parametrize("step_s", [-7200.0, -90.0, 90.0, 7200.0])
+@pytest.mark.parametrize("source", ["answers", "silent"])
+async def test_a_wall_clock_that_is_set_scales_nothing_down(step_s: float, source: str) -> None:
+    """Neither to less demand, which was seen for no time yet, nor when the source fails as well."""
+    signal = FakeSignal(demand={LLAMA: 60.0})
+    async with running({"workloads": WORKLOADS}, signal=signal) as run:
+        await run.ticks(40)
+        before = await run.desired("inference", "llama")
+        run.clock.step_wall(step_s)
+        signal.demand[LLAMA] = 5.0
+        signal.failure = DOWN if source == "silent" else None
+        told: list[float | None] = []
+        for _ in range(16):
+            await run.ticks()
+            try:
+                told.append(await run.desired("inference", "llama"))
+            except grpc.aio.AioRpcError as error:
+                assert error.code() is grpc.StatusCode.UNAVAILABLE
+                told.append(None)
+        signal.failure, signal.demand[LLAMA] = None, 100.0
+        await run.ticks(4)
+        after = await run.desired("inference", "llama")
+
+    # A small step is no reason to forget that demand was seen; the policy's dwell alone decides then.
+    if source == "silent" or abs(step_s) > 300:
+        assert all(value is None or value >= before for value in told), told
+    if source == "answers":
+        assert None not in told
+    assert after > before, "and it goes on"
+
+
+async def test_readings_do_not_become_younger_when_the_wall_clock_is_set_back() -> None:
+    """A silent source is held for five minutes and is then an error, whatever the wall clock does."""
+    signal = FakeSignal(demand={LLAMA: 60.0})
+    async with running({"workloads": WORKLOADS}, signal=signal) as run:
+        await run.ticks(20)
+        signal.failure = DOWN
+        for tick in range(30):
+            if tick in (5, 10):
+                run.clock.step_wall(-200.0)
+            await run.ticks()
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await run.desired("inference", "llama")
+
+    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_far_set_back_the_past_is_entered_anew() -> None:
+    signal = FakeSignal(demand={LLAMA: 20.0})
+    async with running({"workloads": WORKLOADS}, signal=signal) as run:
+        await run.ticks(3)
+        run.clock.step_wall(-3600.0)
+        end = run.clock.wall()
+        times = np.asarray(end - 60.0 * np.arange(1440, 0, -1), dtype=np.float64)
+        signal.past[LLAMA] = (times, np.full(len(times), 20.0))
+        with capture_logs() as logs:
+            await run.ticks(2)
+
+    assert [e["seconds"] for e in logs if e["event"] == "wall clock set back"] == [3600]
+    assert [e["workloads"] for e in logs if e["event"] == "past entered"] == [1]

@@ -22,7 +22,7 @@ import numpy as np
 from gpuscale.controller import decide
 from gpuscale.errors import InputError
 from gpuscale.simulation import backtest, trace
-from gpuscale.simulation.backtest import Options
+from gpuscale.simulation.options import Options
 from gpuscale.simulation.peers import POLICIES
 from gpuscale.simulation.report import Backtest, PolicyScore, as_json
 

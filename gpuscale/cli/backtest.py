@@ -1,10 +1,18 @@
 """`gpuscale backtest`: what each policy would have cost on recorded demand."""
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from gpuscale.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuscale.simulation.options import Options
+    from gpuscale.simulation.report import Price
+    from gpuscale.simulation.trace import Trace
 
 
 @click.command()
@@ -35,7 +43,13 @@ from gpuscale.errors import InputError
 @click.option("--from", "from_s", type=float, metavar="S", help="Begin of the judged window.")
 @click.option("--to", "to_s", type=float, metavar="S", help="End of the judged window.")
 @click.option("--timeline", metavar="FILE", help="Write every tick to a CSV file (one trace).")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
+@click.option(
+    "--price", type=float, metavar="P", help="Money per GPU-hour: what each policy costs."
+)
+@click.option(
+    "--gpus", type=float, default=1.0, show_default=True, metavar="N", help="GPUs of one replica."
+)
+@click.option("--format", "form", type=click.Choice(["table", "json", "html"]), default="table")
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of standard output.")
 def backtest(
     *,
@@ -49,6 +63,8 @@ def backtest(
     from_s: float | None,
     to_s: float | None,
     timeline: str | None,
+    price: float | None,
+    gpus: float,
     form: str,
     output: str | None,
 ) -> None:
@@ -60,9 +76,8 @@ def backtest(
     """
     from pathlib import Path
 
-    from gpuscale.controller import decide
-    from gpuscale.simulation import backtest as backtests
     from gpuscale.simulation import peers, report, trace
+    from gpuscale.simulation.options import Options, cold_starts_of
 
     # `--policy A B TRACE.csv`: names after the first arrive among the traces.
     named = tuple(t for t in traces if policies and peers.is_policy(t) and not Path(t).exists())
@@ -70,10 +85,15 @@ def backtest(
     names = tuple(name for text in (*policies, *named) for name in text.split(",") if name)
     if not traces:
         raise InputError("no trace was given; name a CSV file with the header timestamp,value")
-    options = backtests.Options(
+    if timeline is not None and len(traces) > 1:
+        raise InputError("--timeline is for one trace; run the traces one by one")
+    if form == "html" and output is None:
+        raise InputError("--format html makes a file to open in a browser; name it with -o FILE")
+    bill = report.Price(gpus_per_replica=gpus, per_gpu_hour=price)
+    options = Options(
         capacity=capacity,
         peak_replicas=peak_replicas,
-        cold_starts_s=backtests.cold_starts_of(cold_start),
+        cold_starts_s=cold_starts_of(cold_start),
         replicas_min=low,
         replicas_max=high,
         policies=names or peers.POLICIES,
@@ -81,18 +101,39 @@ def backtest(
         to_s=to_s,
         timeline=timeline is not None,
     )
-    if timeline is not None and len(traces) > 1:
-        raise InputError("--timeline is for one trace; run the traces one by one")
     recorded = [trace.load(Path(path)) for path in traces]
+    source = ", ".join(Path(path).name for path in traces)
+    _run(recorded, options, bill, source, form=form, output=output, timeline=timeline)
+
+
+def _run(
+    recorded: "Sequence[Trace]",
+    options: "Options",
+    price: "Price",
+    source: str,
+    *,
+    form: str,
+    output: str | None,
+    timeline: str | None,
+) -> None:
+    """Run the backtest and write what it came to."""
+    from gpuscale.controller import decide
+    from gpuscale.simulation import backtest as backtests
+    from gpuscale.simulation import htmlreport, report
+
+    if form == "html":
+        options = htmlreport.drawn(options, len(recorded))
     with report.progress_on(sys.stderr) as progress:
         outcomes = backtests.backtest(recorded, options, decide, progress)
     for sentence in outcomes.refused:
         click.echo(f"gpuscale: {sentence}", err=True)
     with report.opened(output, sys.stdout) as file:
-        if form == "json":
-            file.write(report.as_json(outcomes.backtests))
+        if form == "html":
+            htmlreport.write(outcomes.details, price, source, file)
+        elif form == "json":
+            file.write(report.as_json(outcomes.backtests, price))
         else:
-            report.write_table(outcomes.backtests, file)
+            report.write_table(outcomes.backtests, file, price)
     if timeline is not None:
         with report.opened(timeline, sys.stdout) as file:
             report.write_timeline(outcomes.timelines, file)

@@ -54,12 +54,18 @@ def load_files() -> dict[str, StaticFile]:
 
 
 def load_plotly() -> StaticFile | None:
+    """plotly's own script as a file of the page; None where the package is not installed."""
+    script = plotly_script()
+    return None if script is None else StaticFile(script.encode(), "text/javascript")
+
+
+def plotly_script() -> str | None:
     """plotly's own script, found without importing the package (which costs a second)."""
     spec = importlib.util.find_spec("plotly")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         file = Path(folder) / PLOTLY_SCRIPT
         if file.is_file():
-            return StaticFile(file.read_bytes(), "text/javascript")
+            return file.read_text("utf-8")
     return None
 
 

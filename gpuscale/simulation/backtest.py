@@ -18,78 +18,20 @@ from typing import Any
 import numpy as np
 
 from gpuscale.controller.domain import Floats
-from gpuscale.controller.fleet import DRAIN_S, Outcome
-from gpuscale.errors import InputError, foreign
+from gpuscale.controller.fleet import DRAIN_S
+from gpuscale.errors import InputError
 from gpuscale.settings import Policy
 from gpuscale.simulation import peers, trace
-from gpuscale.simulation.engine import Case, Decider, Entry, Production, Totals, run
-from gpuscale.simulation.report import Backtest, Run, Timeline, score
+from gpuscale.simulation.engine import Case, Decider, Entry, Production, Totals, Watch, run
+from gpuscale.simulation.options import Options
+from gpuscale.simulation.recording import Digest, Digester, TickRecord
+from gpuscale.simulation.report import Backtest, PolicyScore, Run, Timeline, score
 from gpuscale.simulation.trace import Trace
 
-COLD_STARTS_S = (60.0, 180.0, 600.0)
-"""A warm node with the image and weights at hand; a pull; a node that has to be provisioned."""
-
-COLD_START_MAX_S = 6 * 3600.0
-REPLICAS_MIN = 1
-REPLICAS_MAX = 80
 WINDOW_COLD_STARTS_MIN = 6
 """A window shorter than this many cold starts judges the start, not the policy."""
 
-POLICIES_MAX = 64
-"""Columns of a run; each costs memory and time."""
-
 _YARDSTICK = "oracle"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What a person may choose. `capacity` and `peak_replicas` exclude each other."""
-
-    capacity: float | None = None
-    peak_replicas: int | None = None
-    cold_starts_s: tuple[float, ...] = COLD_STARTS_S
-    replicas_min: int = REPLICAS_MIN
-    replicas_max: int = REPLICAS_MAX
-    policies: tuple[str, ...] = peers.POLICIES
-    from_s: float | None = None
-    to_s: float | None = None
-    timeline: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be run, naming the option."""
-        if self.capacity is not None and self.peak_replicas is not None:
-            raise InputError("--capacity and --peak-replicas exclude each other; give one of them")
-        if self.capacity is not None and not (0 < self.capacity < math.inf):
-            raise InputError(f"--capacity is {self.capacity:g}; it must be above 0")
-        if self.peak_replicas is not None and self.peak_replicas < 1:
-            raise InputError(f"--peak-replicas is {self.peak_replicas}; it must be at least 1")
-        if not 0 <= self.replicas_min <= self.replicas_max or self.replicas_max < 1:
-            raise InputError(
-                f"--min {self.replicas_min} and --max {self.replicas_max} do not fit; 0 <= min <= max and max >= 1"
-            )
-        if not self.cold_starts_s:
-            raise InputError("--cold-start names no cold start; give seconds, e.g. 60,180,600")
-        for cold in self.cold_starts_s:
-            if not 0 < cold <= COLD_START_MAX_S:  # NaN too
-                raise InputError(
-                    f"--cold-start {cold:g} s is out of range; it must be above 0 and at most {COLD_START_MAX_S:g} s"
-                )
-        if not 0 < len(self.policies) <= POLICIES_MAX:
-            raise InputError(
-                f"{len(self.policies)} policies were named; 1 to {POLICIES_MAX} can be run"
-            )
-        for name in self.policies:
-            peers.target_of(name)
-
-
-def cold_starts_of(text: str) -> tuple[float, ...]:
-    """Seconds out of `60,180,600`."""
-    try:
-        return tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise InputError(
-            f"--cold-start {foreign(text)!r} is not a list of seconds; write e.g. 60,180,600"
-        ) from None
 
 
 # ---------------------------------------------------------------- preparing
@@ -156,7 +98,12 @@ def _check_arrivals(case: Case) -> None:
 # ---------------------------------------------------------------- the policies of a batch
 
 
-def _entries(cases: Sequence[Case], policies: Sequence[str], decider: Decider[Any]) -> list[Entry]:
+def _entries(
+    cases: Sequence[Case],
+    policies: Sequence[str],
+    decider: Decider[Any],
+    watch: Watch | None,
+) -> list[Entry]:
     """The contenders for these policies, families together, and the clairvoyant in any case."""
     wanted = list(dict.fromkeys(policies))
     if _YARDSTICK not in wanted:
@@ -164,16 +111,22 @@ def _entries(cases: Sequence[Case], policies: Sequence[str], decider: Decider[An
     groups: dict[str, list[str]] = {}
     for name in wanted:
         groups.setdefault(peers.target_of(name)[0], []).append(name)
-    return [_entry(family, names, cases, decider) for family, names in groups.items()]
+    return [_entry(family, names, cases, decider, watch) for family, names in groups.items()]
 
 
 def _entry(
-    family: str, names: Sequence[str], cases: Sequence[Case], decider: Decider[Any]
+    family: str,
+    names: Sequence[str],
+    cases: Sequence[Case],
+    decider: Decider[Any],
+    watch: Watch | None,
 ) -> Entry:
-    targets = [peers.target_of(name)[1] or 1.0 for name in names]
     if family == "gpuscale":
-        contender = Production(cases, decider, Policy(mode="act"))
-        return Entry(names=("gpuscale",), contender=contender)
+        policy = Policy(mode="act")
+        risks = [peers.target_of(name)[1] or policy.risk for name in names]
+        contender = Production(cases, decider, policy, risks=risks, watch=watch)
+        return Entry(names=tuple(names), contender=contender)
+    targets = [peers.target_of(name)[1] or 1.0 for name in names]
     if family == "oracle":
         return Entry(names=tuple(names), contender=peers.Planned(_plans(cases, targets)))
     if family == "static-peak":
@@ -214,6 +167,17 @@ def _plans(cases: Sequence[Case], targets: Sequence[float]) -> Floats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Detail:
+    """What a report shows of one run beside its scores."""
+
+    trace: str
+    run: Run
+    curve: tuple[PolicyScore, ...]
+    """Of `Options.curve`."""
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
     """What a backtest came to."""
 
@@ -223,6 +187,8 @@ class Outcomes:
     """A sentence for each trace and cold start that does not count."""
     timelines: tuple[Timeline, ...]
     """For each cold start and policy of the one trace; empty unless asked for."""
+    details: tuple[Detail, ...] = ()
+    """For each run, in the order of `backtests`; empty unless asked for."""
 
 
 def backtest(
@@ -246,21 +212,66 @@ def backtest(
         raise InputError(refused[0] if refused else "no trace was given")
     results: dict[tuple[int, float], Run] = {}
     timelines: list[Timeline] = []
+    details: dict[tuple[int, float], Detail] = {}
     report = _Progress(prepared, progress)
     for batch in _batches(prepared):
         cases = [item.case for item in batch]
-        entries = _entries(cases, options.policies, decider)
-        record = _Record(cases, sum(len(e.names) for e in entries)) if options.timeline else None
-        totals = run(cases, entries, recorder=record, progress=report.on(cases))
+        digester = _digester(cases, options)
+        entries = _entries(
+            cases,
+            (*options.policies, *options.curve),
+            decider,
+            None if digester is None else digester.watch,
+        )
+        names = [name for entry in entries for name in entry.names]
+        record = TickRecord(cases, len(names)) if options.timeline else None
+        if digester is not None:
+            digester.over(names)
+        totals = run(
+            cases,
+            entries,
+            recorders=[each for each in (record, digester) if each is not None],
+            progress=report.on(cases),
+        )
         for row, item in enumerate(batch):
             key = (item.position, item.case.cold_start_s)
-            results[key] = _run_of(item, row, totals, options)
+            results[key] = _run_of(item, row, totals, options.policies)
             if record is not None:
-                timelines += record.timelines(item, row, totals.names, options.policies)
+                timelines += record.timelines(
+                    item.case,
+                    row,
+                    start_s=item.from_s,
+                    names=totals.names,
+                    policies=options.policies,
+                )
+            if digester is not None:
+                details[key] = Detail(
+                    trace=item.case.name,
+                    run=results[key],
+                    curve=_run_of(item, row, totals, options.curve).policies,
+                    digest=digester.digest(row, start_s=item.from_s),
+                )
     return Outcomes(
         backtests=tuple(_by_trace(traces, options, results)),
         refused=tuple(refused),
         timelines=tuple(timelines),
+        details=tuple(details[key] for key in _keys(traces, options) if key in details),
+    )
+
+
+def _shown(options: Options) -> tuple[str, ...]:
+    """The policies whose replicas a report draws."""
+    return tuple(dict.fromkeys(options.policies))
+
+
+def _digester(cases: Sequence[Case], options: Options) -> Digester | None:
+    if not options.digest_bins:
+        return None
+    return Digester(
+        cases,
+        _shown(options),
+        bins=options.digest_bins,
+        explained_per_bin=options.explained_per_bin,
     )
 
 
@@ -272,10 +283,10 @@ def _batches(prepared: Sequence[_Prepared]) -> Iterator[list[_Prepared]]:
     yield from by_tick.values()
 
 
-def _run_of(item: _Prepared, row: int, totals: Totals, options: Options) -> Run:
+def _run_of(item: _Prepared, row: int, totals: Totals, policies: Sequence[str]) -> Run:
     oracle_s = float(totals.replica_s[row, totals.names.index(_YARDSTICK)])
     scores = []
-    for policy in dict.fromkeys(options.policies):
+    for policy in dict.fromkeys(policies):
         column = totals.names.index(policy)
         scores.append(
             score(
@@ -299,11 +310,17 @@ def _run_of(item: _Prepared, row: int, totals: Totals, options: Options) -> Run:
     )
 
 
+def _keys(traces: Sequence[Trace], options: Options) -> Iterator[tuple[int, float]]:
+    for position in range(len(traces)):
+        for cold in dict.fromkeys(options.cold_starts_s):
+            yield position, cold
+
+
 def _by_trace(
     traces: Sequence[Trace], options: Options, results: Mapping[tuple[int, float], Run]
 ) -> Iterator[Backtest]:
     for position, recorded in enumerate(traces):
-        keys = [(position, cold) for cold in dict.fromkeys(options.cold_starts_s)]
+        keys = [key for key in _keys(traces, options) if key[0] == position]
         runs = tuple(results[key] for key in keys if key in results)
         if runs:
             yield Backtest(trace=recorded.name, runs=runs)
@@ -330,42 +347,3 @@ class _Progress:
             tell(min(1.0, self._done))
 
         return advance
-
-
-class _Record:
-    """Every tick's state of a batch, single precision but for the backlog."""
-
-    def __init__(self, cases: Sequence[Case], columns: int) -> None:
-        shape = (max(len(case.demand) for case in cases), len(cases), columns)
-        self._stages = {
-            name: np.empty(shape, dtype=np.float32)
-            for name in ("asked", "ready", "starting", "draining")
-        }
-        self._backlog: Floats = np.empty(shape)
-
-    def __call__(self, tick: int, outcome: Outcome) -> None:
-        for name, values in self._stages.items():
-            values[tick] = getattr(outcome, name)
-        self._backlog[tick] = outcome.backlog
-
-    def timelines(
-        self, item: _Prepared, row: int, names: Sequence[str], policies: Sequence[str]
-    ) -> Iterator[Timeline]:
-        """One case's, in the order of the policies."""
-        n = len(item.case.demand)
-        for policy in dict.fromkeys(policies):
-            column = names.index(policy)
-            stages = {
-                name: values[:n, row, column].astype(np.float64)
-                for name, values in self._stages.items()
-            }
-            yield Timeline(
-                cold_start_s=item.case.cold_start_s,
-                policy=policy,
-                start_s=item.from_s,
-                tick_s=item.case.tick_s,
-                demand=item.case.seen,
-                desired=stages.pop("asked"),
-                backlog=self._backlog[:n, row, column],
-                **stages,
-            )

@@ -115,59 +115,92 @@ class Totals:
 Recorder = Callable[[int, Outcome], None]
 """Told of every tick: its index, and the outcome over (cases, columns)."""
 
+Watch = Callable[[int, FleetDecision], None]
+"""Told of every decision of the production core: the tick's index, and all workloads' outcome."""
+
 
 # ---------------------------------------------------------------- the production core as a contender
 
 
 class Production:
-    """`decide` over all cases at once: it sees what a controller would see, and nothing more."""
+    """`decide` over all cases at once, under one or more risks: a column for each.
 
-    def __init__(self, cases: Sequence[Case], decider: Decider[M], policy: Policy) -> None:
-        """`policy`: the settings of every case but its bounds."""
+    It sees what a controller would see, and nothing more. Every case is a workload of its own for
+    every risk, so that all of them go through one `decide`.
+    """
+
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        decider: Decider[M],
+        policy: Policy,
+        *,
+        risks: Sequence[float] = (),
+        watch: Watch | None = None,
+    ) -> None:
+        """`policy`: the settings of every case but its bounds; `risks`: none for the policy's own;
+        `watch` is told every decision: the workloads of the first risk come first, one per case."""
         self._tick_s = cases[0].tick_s
-        self._keys = tuple(f"{c.name}/cold-start-{c.cold_start_s:g}s" for c in cases)
-        self._capacity: Floats = np.array([c.capacity for c in cases])
-        self._lead_s: Floats = np.array([c.cold_start_s for c in cases])
-        bounds = [(float(c.replicas_min), float(c.replicas_max)) for c in cases]
-        arrays = FleetPolicy.of([policy] * len(cases))
+        self._risks = tuple(risks) or (policy.risk,)
+        self._watch = watch
+        count = len(self._risks)
+        self._keys = tuple(
+            f"{c.name}/cold-start-{c.cold_start_s:g}s" + (f"@{risk:g}" if at else "")
+            for at, risk in enumerate(self._risks)
+            for c in cases
+        )
+        self._capacity: Floats = np.array([c.capacity for c in cases] * count)
+        self._lead_s: Floats = np.array([c.cold_start_s for c in cases] * count)
+        arrays = FleetPolicy.of([policy] * len(self._keys))
         columns = {name: getattr(arrays, name) for name in FleetPolicy.__dataclass_fields__}
-        columns["min_replicas"] = np.array([low for low, _ in bounds])
-        columns["max_replicas"] = np.array([high for _, high in bounds])
+        columns["risk"] = np.repeat(self._risks, len(cases)).astype(np.float64)
+        columns["min_replicas"] = np.array([c.replicas_min for c in cases] * count, np.float64)
+        columns["max_replicas"] = np.array([c.replicas_max for c in cases] * count, np.float64)
         self._policy = FleetPolicy(**columns)
-        self._step = _bound(decider, self._keys, cases)
+        self._step = _bound(decider, self._keys, [*cases] * count)
         self._seen: Floats = np.array([c.history[-1] if len(c.history) else np.nan for c in cases])
         self._age_s: Floats = np.array([_age_s(c) for c in cases])
-        self._backlog: Floats = np.zeros(len(cases))
+        self._backlog: Floats = np.zeros((len(cases), count))
 
     def ask(self, tick: int, *, asked: Floats, ready: Floats) -> Floats:
         """What `decide` answers; NaN where it answers nothing, so that the present ask stands."""
-        n = len(self._keys)
-        missing = np.isnan(self._seen)
+        n, count = len(self._keys), len(self._risks)
+        seen = np.tile(self._seen, count)
+        missing = np.isnan(seen)
+        asks, serves = _rows(asked), _rows(ready)
         observation = FleetObservation(
             now=WINDOW_START_S + tick * self._tick_s,
             tick_s=self._tick_s,
             keys=self._keys,
             policy=self._policy,
-            demand=self._seen.copy(),
-            backlog=np.where(missing, np.nan, self._backlog),
+            demand=seen,
+            backlog=np.where(missing, np.nan, _rows(self._backlog)),
             coverage=np.where(missing, np.nan, 1.0),
-            age_s=self._age_s.copy(),
-            asked=asked[:, 0].copy(),
-            ready=ready[:, 0].copy(),
-            starting=asked[:, 0] - ready[:, 0],
+            age_s=np.tile(self._age_s, count),
+            asked=asks,
+            ready=serves,
+            starting=asks - serves,
             pending=np.zeros(n),
             capacity=self._capacity,
             lead_s=self._lead_s,
             paused=np.zeros(n, dtype=np.bool_),
         )
-        return self._step(observation).desired[:, None]
+        decision = self._step(observation)
+        if self._watch is not None:
+            self._watch(tick, decision)
+        return decision.desired.reshape(count, -1).T
 
     def see(self, seen: Floats, *, busy: Floats, backlog: Floats) -> None:
         """Remember the tick for the next observation."""
         del busy
         self._seen = seen
         self._age_s = np.where(np.isnan(seen), self._age_s + self._tick_s, 0.0)
-        self._backlog = backlog[:, 0].copy()
+        self._backlog = backlog.copy()
+
+
+def _rows(table: Floats) -> Floats:
+    """(cases, risks) as the workloads of `Production`: one risk after another."""
+    return table.T.reshape(-1).copy()
 
 
 def _bound(
@@ -203,7 +236,7 @@ def run(
     cases: Sequence[Case],
     entries: Sequence[Entry],
     *,
-    recorder: Recorder | None = None,
+    recorders: Sequence[Recorder] = (),
     progress: Callable[[int], None] | None = None,
 ) -> Totals:
     """Run all cases (of one tick) under all entries; `progress` is told ticks done since last time.
@@ -214,8 +247,8 @@ def run(
     reported = 0
     for tick in range(world.ticks):
         outcome = world.step(tick)
-        if recorder is not None:
-            recorder(tick, outcome)
+        for record in recorders:
+            record(tick, outcome)
         if progress is not None and tick - reported >= PROGRESS_TICKS:
             progress(tick - reported)
             reported = tick

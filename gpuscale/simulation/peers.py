@@ -70,25 +70,26 @@ _NEVER = -(10**9)
 
 
 def target_of(policy: str) -> tuple[str, float | None]:
-    """(family, target) of a policy's name, `NAME` or `NAME@TARGET`; gpuscale has no target."""
+    """(family, target) of a policy's name, `NAME` or `NAME@TARGET`.
+
+    A peer's target is the share of a replica's capacity that it plans with; gpuscale finds its own,
+    and takes its `risk` there; None for the default one.
+    """
     family, at, text = policy.partition("@")
-    known = ", ".join(POLICIES)
-    if family == "gpuscale" and not at:
-        return family, None
-    if family == "gpuscale":
+    if family != "gpuscale" and family not in TARGET_DEFAULT:
         raise InputError(
-            f"the policy {foreign(policy)!r} has a target; gpuscale finds its own, leave it out"
-        )
-    if family not in TARGET_DEFAULT:
-        raise InputError(
-            f"there is no policy {foreign(policy)!r}; choose from {known}, or NAME@TARGET"
+            f"there is no policy {foreign(policy)!r}; choose from {', '.join(POLICIES)}, or NAME@TARGET"
         )
     if not at:
-        return family, TARGET_DEFAULT[family]
+        return family, TARGET_DEFAULT.get(family)
     try:
         target = float(text)
     except ValueError:
         target = math.nan
+    if family == "gpuscale" and not 0 < target < 1:
+        raise InputError(
+            f"the risk of {foreign(policy)!r} must lie between 0 and 1, e.g. gpuscale@0.95; without one the default is used"
+        )
     if not 0 < target <= TARGET_MAX:
         raise InputError(
             f"the target of {foreign(policy)!r} must be a share of a replica's capacity above 0, e.g. {family}@0.8"

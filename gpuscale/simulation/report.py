@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -78,6 +79,33 @@ class Backtest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """From replica-hours to GPU-hours and money."""
+
+    gpus_per_replica: float = 1.0
+    per_gpu_hour: float | None = None
+    """In whatever currency; None where nobody said."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no price, naming the option."""
+        if not 0 < self.gpus_per_replica < math.inf:
+            raise InputError(f"--gpus is {self.gpus_per_replica:g}; a replica has more than 0 GPUs")
+        if self.per_gpu_hour is not None and not 0 <= self.per_gpu_hour < math.inf:
+            raise InputError(
+                f"--price is {self.per_gpu_hour:g}; give money per GPU-hour, 0 or more"
+            )
+
+    def gpu_hours(self, replica_hours: float) -> float:
+        """GPU-hours of so many replica-hours."""
+        return replica_hours * self.gpus_per_replica
+
+    def money(self, replica_hours: float) -> float | None:
+        """What they cost; None without a price."""
+        price = self.per_gpu_hour
+        return None if price is None else self.gpu_hours(replica_hours) * price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """One policy at one cold start, tick by tick. Arrays of shape (ticks,)."""
 
@@ -126,20 +154,24 @@ def _whole(number: float) -> float | int:
     return int(number) if number == int(number) else number
 
 
-def as_json(backtests: Sequence[Backtest]) -> str:
-    """{"trace", "runs"} for one trace, a list of them for several."""
+def as_json(backtests: Sequence[Backtest], price: Price | None = None) -> str:
+    """{"trace", "runs"} for one trace, a list of them for several; with a price also GPU-hours and money."""
     documents: list[dict[str, Any]] = []
     for backtest in backtests:
         document = asdict(backtest)
         for run in document["runs"]:
             for name in ("cold_start_s", "tick_s", "from_s", "to_s"):
                 run[name] = _whole(run[name])
+            if price is not None and price.per_gpu_hour is not None:
+                for entry in run["policies"]:
+                    entry["gpu_hours"] = price.gpu_hours(entry["replica_hours"])
+                    entry["money"] = price.money(entry["replica_hours"])
         documents.append(document)
     body = documents[0] if len(documents) == 1 else documents
     return json.dumps(body, indent=2, allow_nan=False) + "\n"
 
 
-def write_table(backtests: Sequence[Backtest], file: IO[str]) -> None:
+def write_table(backtests: Sequence[Backtest], file: IO[str], price: Price | None = None) -> None:
     """A table per trace and cold start, policies by J; the least J but the clairvoyant's in bold."""
     console = Console(file=file, width=None if file.isatty() else TABLE_WIDTH, highlight=False)
     for backtest in backtests:
@@ -150,7 +182,7 @@ def write_table(backtests: Sequence[Backtest], file: IO[str]) -> None:
                 f"{_span(run.to_s - run.from_s)} from {run.from_s:.15g} s"
             )
             console.print(title, soft_wrap=True, markup=False)
-            console.print(_table(run))
+            console.print(_table(run, price or Price()))
             console.print()
 
 
@@ -162,10 +194,11 @@ def _span(seconds: float) -> str:
     return f"{seconds:g} s"
 
 
-def _table(run: Run) -> Table:
+def _table(run: Run, price: Price) -> Table:
     table = Table()
     table.add_column("policy", no_wrap=True)
-    for title in ("replica-hours", "vs. oracle", "late", "J", "events/day", "peak"):
+    priced = ("GPU-hours", "money") if price.per_gpu_hour is not None else ()
+    for title in ("replica-hours", *priced, "vs. oracle", "late", "J", "events/day", "peak"):
         table.add_column(title, justify="right", no_wrap=True)
     ranked = sorted(run.policies, key=lambda score: score.cost_j)
     best = next((s for s in ranked if s.policy.partition("@")[0] != "oracle"), None)
@@ -173,6 +206,7 @@ def _table(run: Run) -> Table:
         table.add_row(
             entry.policy,
             f"{entry.replica_hours:,.1f}",
+            *_priced(entry.replica_hours, price),
             f"{entry.relative_to_oracle:.3f}",
             f"{100 * entry.late_ratio:.2f} %",
             f"{entry.cost_j:.3f}",
@@ -181,6 +215,11 @@ def _table(run: Run) -> Table:
             style="bold" if entry is best else None,
         )
     return table
+
+
+def _priced(replica_hours: float, price: Price) -> tuple[str, ...]:
+    money = price.money(replica_hours)
+    return () if money is None else (f"{price.gpu_hours(replica_hours):,.1f}", f"{money:,.2f}")
 
 
 def write_timeline(timelines: Iterable[Timeline], file: IO[str]) -> None:

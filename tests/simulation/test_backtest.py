@@ -14,8 +14,9 @@ from gpuscale.controller.domain import Floats
 from gpuscale.errors import InputError
 from gpuscale.simulation import backtest as backtests
 from gpuscale.simulation import report, trace
-from gpuscale.simulation.backtest import Options, Outcomes
+from gpuscale.simulation.backtest import Outcomes
 from gpuscale.simulation.engine import WINDOW_START_S
+from gpuscale.simulation.options import Options, cold_starts_of
 from gpuscale.simulation.report import PolicyScore
 from gpuscale.simulation.trace import Trace
 from tests.fakes.decider import ReactiveDecider
@@ -315,9 +316,9 @@ def test_an_option_that_cannot_be_is_refused(changes: dict[str, object], sentenc
 
 
 def test_cold_starts_are_read_from_a_list() -> None:
-    assert backtests.cold_starts_of("60, 180,600") == (60.0, 180.0, 600.0)
+    assert cold_starts_of("60, 180,600") == (60.0, 180.0, 600.0)
     with pytest.raises(InputError, match="'60;180' is not a list of seconds"):
-        backtests.cold_starts_of("60;180")
+        cold_starts_of("60;180")
 
 
 # ---------------------------------------------------------------- what is said

@@ -50,7 +50,7 @@ def lived(one: Case) -> Mapping[str, Floats]:
         for name, values in rows.items():
             values.append(float(getattr(outcome, name)[0, 0]))
 
-    run([one], [Entry(names=("gpuscale",), contender=contender)], recorder=record)
+    run([one], [Entry(names=("gpuscale",), contender=contender)], recorders=[record])
     return {name: np.array(values) for name, values in rows.items()}
 
 

@@ -152,7 +152,7 @@ def test_a_policy_is_a_name_and_perhaps_a_target(
     ("text", "sentence"),
     [
         ("keda", "there is no policy 'keda'; choose from gpuscale, keda-rate"),
-        ("gpuscale@0.7", "gpuscale finds its own, leave it out"),
+        ("gpuscale@1.5", "must lie between 0 and 1"),
         ("knative@", "must be a share of a replica's capacity above 0, e.g. knative@0.8"),
         ("knative@70", "must be a share of a replica's capacity above 0"),
         ("knative@nan", "must be a share of a replica's capacity above 0"),

@@ -267,6 +267,12 @@ EXPORTER: tuple[Family, ...] = (
         *_GPU,
     ),
     _exporter(
+        "gpuscale_gpu_profile_suspect",
+        "gauge",
+        "1 while the hardware counters stand at 0 although the GPU is busy, and are left out for it; else 0. Absent before Hopper.",
+        *_GPU,
+    ),
+    _exporter(
         "gpuscale_mig_info",
         "info",
         "Identity of a MIG instance; join by uuid, or by parent_uuid with its GPU.",

@@ -18,6 +18,9 @@ from gpuscale.exporter.dcgmfields import DEFAULT, OPTIONAL, XID, Field
 from gpuscale.exporter.device import MigInstance
 from gpuscale.exporter.sample import DeviceSample, NodeSample, Sample
 
+VALUE_MAX = 1e18
+"""Beyond it, and NaN, a value is none of a board's: it would have no place in DCGM's 64 bits."""
+
 Line = tuple[MigInstance | None, float, str]
 """(MIG instance or None for the whole GPU, value, labels of this series alone)."""
 
@@ -63,8 +66,12 @@ class _Device:
         self._labels: dict[MigInstance | None, tuple[str, str]] = {}
 
     def lines(self, field: Field) -> Iterator[str]:
-        """The lines of one field."""
+        """The lines of one field: one of the GPU, or one of each instance."""
+        seen: set[MigInstance | None] = set()
         for instance, value, own in self._series(field):
+            if instance in seen or not abs(value) <= VALUE_MAX:
+                continue
+            seen.add(instance)
             labels = self._labels.get(instance)
             if labels is None:
                 labels = self._labels[instance] = self._written(instance)

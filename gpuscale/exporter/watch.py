@@ -23,6 +23,7 @@ from gpuscale.errors import (
     NotSupported,
 )
 from gpuscale.exporter.device import Device, Identity, MigInstance
+from gpuscale.exporter.plausible import checked
 from gpuscale.exporter.sample import Collector, DeviceSample, Reading, Tier
 from gpuscale.settings import ExporterSettings
 
@@ -205,11 +206,14 @@ class Watch:
             if view.lost
             else [(c, view.reads[c.name]) for c in self._collectors if c.name in view.reads]
         )
-        samples = tuple(
-            sample
+        current = [
+            read.reading
             for collector, read in reads
             if now - read.monotonic <= self._bounds[collector.tier]
-            for sample in read.reading.samples
+        ]
+        samples, compatible = checked(
+            [sample for reading in current for sample in reading.samples],
+            [sample for reading in current for sample in reading.compatible],
         )
         given = {sample.family for sample in samples}
         mig = _newest_mig(reads)
@@ -229,12 +233,7 @@ class Watch:
             reason=overdue or view.reason,
             read_at=max(fast, default=None),
             samples=samples,
-            compatible=tuple(
-                sample
-                for collector, read in reads
-                if now - read.monotonic <= self._bounds[collector.tier]
-                for sample in read.reading.compatible
-            ),
+            compatible=compatible,
             unsupported=tuple(
                 lack
                 for _, read in reads

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from gpuscale.exporter import simulated
 from gpuscale.exporter.collectors import COLLECTORS
 from gpuscale.exporter.device import Device
+from gpuscale.exporter.plausible import checked
 from gpuscale.exporter.sample import (
     CollectorStats,
     DeviceSample,
@@ -53,17 +54,21 @@ def read(spec: str, reads: int = 3) -> tuple[DeviceSample, ...]:
 
 
 def _sample(device: Device, readings: list[Reading]) -> DeviceSample:
-    given = {sample.family for reading in readings for sample in reading.samples}
+    samples, compatible = checked(
+        [sample for reading in readings for sample in reading.samples],
+        [sample for reading in readings for sample in reading.compatible],
+    )
+    given = {sample.family for sample in samples}
     return DeviceSample(
         identity=device.identity,
         up=True,
         reason=None,
         read_at=AT - 0.5,
-        samples=tuple(sample for reading in readings for sample in reading.samples),
+        samples=samples,
         unsupported=tuple(
             lack for r in readings for lack in r.unsupported if lack.family not in given
         ),
-        compatible=tuple(sample for reading in readings for sample in reading.compatible),
+        compatible=compatible,
         mig=next(reading.mig for reading in readings if reading.mig is not None),
     )
 

@@ -7,6 +7,7 @@ from gpuscale.errors import DriverError
 from gpuscale.exporter import dcgm, exposition
 from gpuscale.exporter.collectors import COLLECTORS
 from gpuscale.exporter.device import Device, Driver, MigInstance
+from gpuscale.exporter.plausible import checked
 from gpuscale.exporter.sample import (
     CollectorStats,
     DeviceSample,
@@ -152,7 +153,7 @@ def _device(device: Device) -> DeviceSample:
         up=reason is None,
         reason=reason,
         read_at=AT - 0.5,
-        samples=tuple(samples),
+        samples=checked(samples, compatible)[0],
         unsupported=tuple(unsupported),
         compatible=tuple(compatible),
         mig=mig,

@@ -3,7 +3,9 @@
 Blank values of NVML and DCGM (0xffffffff, 0x7ffffff0…, 1.4e14 and the like) lie far above each.
 """
 
+import ctypes
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from gpuscale.errors import NotSupported
@@ -60,3 +62,18 @@ def share(percent: float | None, most: float = 100.0) -> float | None:
 def typed(value: Any, value_type: int) -> float | None:
     """The member of the vendor's union that `value_type` (nvmlValueType_t) names."""
     return float(getattr(value, _UNION[value_type])) if 0 <= value_type < len(_UNION) else None
+
+
+def numbers(samples: Iterable[Any], value_type: int) -> list[tuple[int, float]]:
+    """(time stamp in µs, number) of nvmlSample_t, a hundred a second and GPU.
+
+    pynvml's own attribute access decodes every value that might be text; here none is.
+    """
+    if not 0 <= value_type < len(_UNION):
+        return []
+    member = _UNION[value_type]
+    get = ctypes.Structure.__getattribute__
+    return [
+        (get(sample, "timeStamp"), float(getattr(get(sample, "sampleValue"), member)))
+        for sample in samples
+    ]

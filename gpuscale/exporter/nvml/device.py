@@ -42,8 +42,8 @@ from gpuscale.exporter.nvml.check import (
     POWER_WATTS_MAX,
     TEMPERATURE_CELSIUS_MAX,
     in_range,
+    numbers,
     share,
-    typed,
 )
 from gpuscale.exporter.nvml.gpm import Gpm
 from gpuscale.exporter.nvml.mig import MigView
@@ -341,8 +341,8 @@ class NvmlDevice:
             raw, value_type = (), 0
         return buffer.take(
             [
-                (int(sample.timeStamp), ratio)
-                for sample in raw
-                if (ratio := share(typed(sample.sampleValue, value_type))) is not None
+                (at_us, ratio)
+                for at_us, number in numbers(raw, value_type)
+                if (ratio := share(number)) is not None
             ]
         )

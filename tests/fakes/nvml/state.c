@@ -72,7 +72,7 @@ static void ring_advance(struct device *device, enum buffer buffer, uint64_t to_
 }
 
 static void rings_advance(uint64_t to_us) {
-    for (int i = 0; i < DEVICES_MAX; i++)
+    for (int i = 0; i < state.count && i < DEVICES_MAX; i++)
         for (int buffer = 0; buffer < BUFFERS; buffer++)
             ring_advance(&state.devices[i], (enum buffer)buffer, to_us);
 }

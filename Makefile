@@ -62,8 +62,7 @@ e2e: setup  ## only the tests with real processes
 demo: $(VENV)/.program  ## the whole loop without GPU or cluster; ARGS="--headless --duration 60 --format json"
 	@$(BIN)/gpuscale demo $(ARGS)
 
-bench: $(VENV)/.development  ## benchmarks: ratios measured side by side in one run
-	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file $(if $(TRACES),--traces $(TRACES)) || exit 1; done
+bench: bench-exporter bench-scaling  ## all benchmarks; TRACES=folder
 
 bench-scaling: $(VENV)/.development  ## cost of gpuscale and its peers on TRACES=folder
 	@$(BIN)/python benchmarks/scaling.py --traces $(or $(TRACES),$(error say TRACES=folder with the traces))

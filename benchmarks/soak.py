@@ -33,8 +33,8 @@ WARM_SHARE = 0.25
 """Caches, arenas and the driver's buffers are full after this share of the cycles."""
 GROWTH_MB_MAX = 2.0
 """More than the noise of the allocator; a kilobyte kept each cycle would be a hundred megabytes."""
-SERIES_MAX = 6_000
-"""4 GPUs, up to 7 instances each, some 60 families, 8 pods, the accounts of many namespaces, dcgm's names."""
+SERIES_MAX = 3_000
+"""4 GPUs, up to 7 instances each, some 60 families, 8 pods, the accounts of fifty namespaces, dcgm's names."""
 PAGE = 4096
 
 
@@ -64,7 +64,7 @@ async def stir(driver: simulated.SimulatedDriver, kubelet: FakeKubelet) -> None:
     uuids = [driver.device(index).identity.uuid for index in range(GPUS)]
     for number in itertools.count():
         kubelet.held = [
-            (f"team-{number}", f"pod-{number}-{share}", "main", "nvidia.com/gpu", [f"{uuid}::{share}"])
+            (f"team-{number % 50}", f"pod-{number}-{share}", "main", "nvidia.com/gpu", [f"{uuid}::{share}"])
             for uuid in uuids[: 1 + number % GPUS]
             for share in range(1 + number % 2)
         ]

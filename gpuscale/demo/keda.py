@@ -107,7 +107,9 @@ class SimulatedKeda:
 class SimulatedKubelet(podresources_pb2_grpc.PodResourcesListerServicer):
     """A node's kubelet: PodResources v1 over a real unix socket."""
 
-    def __init__(self, socket: str) -> None:
+    def __init__(self, socket: str, devices: Sequence[str]) -> None:
+        """`devices`: uuids of the node's GPUs, each given out whole."""
+        self._devices = tuple(devices)
         self._server = grpc.aio.server()
         self._server.add_insecure_port(f"unix:{socket}")
         podresources_pb2_grpc.add_PodResourcesListerServicer_to_server(self, self._server)
@@ -135,6 +137,18 @@ class SimulatedKubelet(podresources_pb2_grpc.PodResourcesListerServicer):
                     ],
                 )
                 for namespace, pod, uuids in self.holders
+            ]
+        )
+
+    async def GetAllocatableResources(  # noqa: N802 - the name is the wire's
+        self, request: podresources_pb2.AllocatableResourcesRequest, context: object
+    ) -> podresources_pb2.AllocatableResourcesResponse:
+        """Every GPU of the node."""
+        return podresources_pb2.AllocatableResourcesResponse(
+            devices=[
+                podresources_pb2.ContainerDevices(
+                    resource_name="nvidia.com/gpu", device_ids=self._devices
+                )
             ]
         )
 

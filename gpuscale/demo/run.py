@@ -108,12 +108,12 @@ class Demo:
         real = SystemClock()
         for number, (node, gpus) in enumerate(scenario.NODES.items()):
             socket = str(Path(folder.name) / f"{node}.sock")
-            kubelet = self.kubelets[node] = SimulatedKubelet(socket)
-            await kubelet.start()
-            daemon.close_with(f"kubelet of {node}", kubelet.close)
             driver = simulated.driver(f"{scenario.CARD}x{gpus}", real.wall, seed=number)
             driver.follow(self._load(node))
-            self._uuids[node] = tuple(d.identity.uuid for d in driver.devices())
+            uuids = self._uuids[node] = tuple(d.identity.uuid for d in driver.devices())
+            kubelet = self.kubelets[node] = SimulatedKubelet(socket, uuids)
+            await kubelet.start()
+            daemon.close_with(f"kubelet of {node}", kubelet.close)
             settings = config.convert(
                 {"listen": "127.0.0.1:0", "pod_resources": {"socket": socket, "period_s": 1.0}},
                 ExporterSettings,

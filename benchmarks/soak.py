@@ -64,7 +64,13 @@ async def stir(driver: simulated.SimulatedDriver, kubelet: FakeKubelet) -> None:
     uuids = [driver.device(index).identity.uuid for index in range(GPUS)]
     for number in itertools.count():
         kubelet.held = [
-            (f"team-{number % 50}", f"pod-{number}-{share}", "main", "nvidia.com/gpu", [f"{uuid}::{share}"])
+            (
+                f"team-{number % 50}",
+                f"pod-{number}-{share}",
+                "main",
+                "nvidia.com/gpu",
+                [f"{uuid}::{share}"],
+            )
             for uuid in uuids[: 1 + number % GPUS]
             for share in range(1 + number % 2)
         ]

@@ -62,7 +62,7 @@ CONTROLLER: tuple[Family, ...] = (
     _controller(
         "gpuscale_workload_capacity",
         "gauge",
-        "Requests per second that one replica carries.",
+        "Demand that one replica carries, requests per second (llama.cpp: tokens); source: pinned, declared or learned.",
         *_WORKLOAD,
         "source",
     ),

@@ -134,6 +134,26 @@ class Signal(Protocol):
         ...
 
 
+STAGES_OF_A_START: tuple[str, ...] = ("schedule", "provision", "pull", "load", "ready")
+"""In their order; leadtime.py says what each is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How long one pod took to start."""
+
+    total_s: float
+    """From its creation to Ready, without `unschedulable_s`."""
+    stages: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by stage, of those that are known; names in STAGES_OF_A_START."""
+    unschedulable_s: float = 0.0
+    """Time in which no node would take it, and none was on its way."""
+    build: str = ""
+    """What it runs; empty where unknown."""
+    witnessed: bool = True
+    """False for a pod that was ready when it was first seen: its Ready may be a later one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
     """The replicas of one workload as the API server shows them."""
@@ -148,9 +168,11 @@ class ReplicaState:
     """Not scheduled."""
     endpoints: tuple[str, ...]
     """HOST of every ready pod (metrics port and path belong to the policy)."""
-    starts_s: tuple[float, ...]
-    """Start times (creation to first Ready) of pods that became ready since the last state."""
+    starts: tuple[Start, ...]
+    """Of pods that became ready since the last state, oldest first."""
     pending_reason: str | None = None
+    build: str = ""
+    """What most of the ready pods run (image, arguments, resources); empty where unknown."""
 
 
 class Scaler(Protocol):

@@ -54,7 +54,9 @@ def as_dict(
         "now": outcome.now,
         "inputs": asdict(outcome.inputs),
         "capacity_source": None if capacity is None else capacity.source,
+        "capacity": None if capacity is None else asdict(capacity),
         "lead_source": None if lead is None else lead.source,
+        "lead": None if lead is None else asdict(lead),
         "sentences": list(sentences(outcome, capacity=capacity, lead=lead)),
     }
     if isinstance(outcome, Hold):

@@ -8,17 +8,15 @@ known, and never an exception.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from gpuscale.controller.domain import ReplicaState
+from gpuscale.controller.domain import ReplicaState, Start
+from gpuscale.controller.podstart import build_of, listed, mapping, provisioned, start_of, time_of
 
 Stage = Literal["ready", "starting", "pending", "gone"]
 Operator = Literal["in", "notin", "exists", "absent"]
 
-START_MAX_S = 86_400.0
-"""A start beyond a day was not a start: a pod that waited for a person or a node."""
 MESSAGE_MAX = 2_048
 """Characters of a scheduler's message that are read."""
 CAUSES_MAX = 4
@@ -40,6 +38,8 @@ _CAUSES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("volume", re.compile(r"volume|persistentvolumeclaim", re.IGNORECASE)),
 )
 """Substrings of the scheduler's reasons; the first that fits names the cause."""
+NO_NODES: Mapping[str, float] = {}
+"""Where nobody may read nodes."""
 _NODES = re.compile(r"^\s*(\d{1,6}) ")
 
 
@@ -53,8 +53,14 @@ class Pod:
     """gone: ended or being deleted; it still may hold its GPU, and serves nobody new."""
     host: str | None
     """IP address; None until it has one."""
-    start_s: float | None
-    """Creation to Ready; None unless it is ready and no container of it has restarted."""
+    start: Start | None
+    """How it started; None unless it is ready and no container of it has restarted."""
+    ready_at: float | None
+    """Unix seconds at which it became ready; None unless it is."""
+    created_at: float | None
+    node: str | None
+    build: str
+    """Of what decides how it starts and what it carries: images, arguments, environment, resources."""
     cause: str | None
     """Why it is not scheduled, as `pending_cause` reads it."""
 
@@ -84,39 +90,27 @@ class ScaleTarget:
 # ---------------------------------------------------------------- reading objects
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> list[Mapping[str, Any]]:
-    return [_mapping(v) for v in value] if isinstance(value, list) else []
-
-
-def _time(value: object) -> float | None:
-    """Unix seconds of an RFC 3339 time."""
-    if not isinstance(value, str):
-        return None
-    try:
-        parsed = datetime.fromisoformat(value)
-    except ValueError:
-        return None
-    return parsed.timestamp() if parsed.tzinfo is not None else None
-
-
 def pod_of(raw: Mapping[str, Any]) -> Pod:
     """The facts of a pod object (core/v1)."""
-    metadata, spec, status = (_mapping(raw.get(name)) for name in ("metadata", "spec", "status"))
-    conditions = {str(c.get("type")): c for c in _list(status.get("conditions"))}
+    metadata, spec, status = (mapping(raw.get(name)) for name in ("metadata", "spec", "status"))
+    conditions = {str(c.get("type")): c for c in listed(status.get("conditions"))}
     stage = _stage(metadata, spec, status, conditions)
-    labels = _mapping(metadata.get("labels"))
+    labels = mapping(metadata.get("labels"))
     host = status.get("podIP")
     message = conditions.get("PodScheduled", {})
+    build = build_of(spec)
     return Pod(
         uid=str(metadata.get("uid") or f"{metadata.get('namespace')}/{metadata.get('name')}"),
         labels={str(k): str(v) for k, v in list(labels.items())[:LABELS_MAX]},
         stage=stage,
         host=host if isinstance(host, str) and host else None,
-        start_s=_start_s(metadata, status, conditions) if stage == "ready" else None,
+        start=start_of(raw, build=build) if stage == "ready" else None,
+        ready_at=time_of(conditions.get("Ready", {}).get("lastTransitionTime"))
+        if stage == "ready"
+        else None,
+        created_at=time_of(metadata.get("creationTimestamp")),
+        node=node if isinstance(node := spec.get("nodeName"), str) else None,
+        build=build,
         cause=pending_cause(message.get("reason"), message.get("message"))
         if stage == "pending"
         else None,
@@ -136,20 +130,6 @@ def _stage(
     return "starting" if spec.get("nodeName") else "pending"
 
 
-def _start_s(
-    metadata: Mapping[str, Any],
-    status: Mapping[str, Any],
-    conditions: Mapping[str, Mapping[str, Any]],
-) -> float | None:
-    if any(c.get("restartCount") for c in _list(status.get("containerStatuses"))):
-        return None  # a start that failed first, or a Ready that is not the first
-    created = _time(metadata.get("creationTimestamp"))
-    ready = _time(conditions.get("Ready", {}).get("lastTransitionTime"))
-    if created is None or ready is None or not 0 <= ready - created <= START_MAX_S:
-        return None
-    return ready - created
-
-
 def pending_cause(reason: object, message: object) -> str:
     """Why a pod is not scheduled: `gated`, `insufficient_gpu on 3 nodes, taint on 2 nodes`, `not scheduled yet`.
 
@@ -161,9 +141,9 @@ def pending_cause(reason: object, message: object) -> str:
     if not isinstance(message, str) or not message:
         return "not scheduled yet"
     text = message[:MESSAGE_MAX].split("preemption:")[0]
-    _, _, listed = text.partition(": ")
+    _, _, causes = text.partition(": ")
     found: Counter[str] = Counter()
-    for part in (listed or text).split(", "):
+    for part in (causes or text).split(", "):
         nodes = _NODES.match(part)
         found[_cause(part)] += int(nodes[1]) if nodes else 0
     return ", ".join(
@@ -178,7 +158,7 @@ def _cause(part: str) -> str:
 
 def target_of(raw: Mapping[str, Any]) -> ScaleTarget:
     """The facts of a Deployment, StatefulSet or the like (spec.replicas, spec.selector)."""
-    spec = _mapping(raw.get("spec"))
+    spec = mapping(raw.get("spec"))
     return ScaleTarget(
         asked=_count(spec.get("replicas")), selector=selector_of(spec.get("selector"))
     )
@@ -186,9 +166,9 @@ def target_of(raw: Mapping[str, Any]) -> ScaleTarget:
 
 def scale_of(raw: Mapping[str, Any]) -> ScaleTarget:
     """The facts of a scale subresource (autoscaling/v1 Scale: spec.replicas, status.selector)."""
-    selector = _mapping(raw.get("status")).get("selector")
+    selector = mapping(raw.get("status")).get("selector")
     # The API server leaves out a count of 0 in a Scale's spec.
-    replicas = _mapping(raw.get("spec")).get("replicas", 0)
+    replicas = mapping(raw.get("spec")).get("replicas", 0)
     return ScaleTarget(
         asked=_count(replicas),
         selector=parse_selector(selector) if isinstance(selector, str) else (),
@@ -204,10 +184,10 @@ def _count(value: object) -> int | None:
 
 def selector_of(raw: object) -> Selector:
     """A LabelSelector (matchLabels, matchExpressions) as requirements; empty for one that is not understood."""
-    selector = _mapping(raw)
+    selector = mapping(raw)
     found = [
         Requirement(key=str(k), operator="in", values=frozenset({str(v)}))
-        for k, v in _mapping(selector.get("matchLabels")).items()
+        for k, v in mapping(selector.get("matchLabels")).items()
     ]
     operators: dict[object, Operator] = {
         "In": "in",
@@ -215,17 +195,17 @@ def selector_of(raw: object) -> Selector:
         "Exists": "exists",
         "DoesNotExist": "absent",
     }
-    for expression in _list(selector.get("matchExpressions")):
+    for expression in listed(selector.get("matchExpressions")):
         operator = operators.get(expression.get("operator"))
         values = expression.get("values")
         if operator is None:
             return ()
-        listed = values if isinstance(values, list) else []
+        given = values if isinstance(values, list) else []
         found.append(
             Requirement(
                 key=str(expression.get("key")),
                 operator=operator,
-                values=frozenset(str(v) for v in listed),
+                values=frozenset(str(v) for v in given),
             )
         )
     return tuple(found) if len(found) <= REQUIREMENTS_MAX else ()
@@ -291,18 +271,24 @@ def replica_state(
     target: ScaleTarget,
     pods: Iterable[Pod],
     seen: frozenset[str] | None,
+    nodes: Mapping[str, float] = NO_NODES,
 ) -> tuple[ReplicaState, frozenset[str]]:
     """The replicas of one workload from the pods that its target selects, and what to give as `seen` next time.
 
     `seen` are the pods (uids) that have been ready; None the first time, when a pod that is ready
-    tells nothing about its start: its Ready may be the second.
+    was not witnessed to become so: its Ready may be a later one. `nodes`: when each node came into
+    being (Unix seconds), of those that are known.
     """
     mine = [p for p in pods if p.stage != "gone" and matches(target.selector, p.labels)]
-    return state_of(key, target.asked, mine, seen)
+    return state_of(key, target.asked, mine, seen, nodes)
 
 
 def state_of(
-    key: str, asked: int | None, mine: Sequence[Pod], seen: frozenset[str] | None
+    key: str,
+    asked: int | None,
+    mine: Sequence[Pod],
+    seen: frozenset[str] | None,
+    nodes: Mapping[str, float] = NO_NODES,
 ) -> tuple[ReplicaState, frozenset[str]]:
     """`replica_state` from the pods that are the workload's and not gone."""
     ready = [p for p in mine if p.stage == "ready"]
@@ -316,14 +302,37 @@ def state_of(
         starting=len(mine) - len(ready) - len(pending),
         pending=len(pending),
         endpoints=tuple(sorted([p.host for p in ready if p.host])),
-        starts_s=()
-        if uids <= known
-        else tuple(p.start_s for p in ready if p.uid not in known and p.start_s is not None),
+        starts=() if seen is not None and uids <= known else _starts(ready, seen, nodes),
         pending_reason=_pending_reason(pending) if pending else None,
+        build=_build(ready),
     )
     if known == uids:
         return state, known
     return state, uids | (known & {p.uid for p in mine})
+
+
+def _starts(
+    ready: Sequence[Pod], seen: frozenset[str] | None, nodes: Mapping[str, float]
+) -> tuple[Start, ...]:
+    """How those became ready that had not been seen ready, in that order."""
+    new = [p for p in ready if p.start is not None and p.uid not in (seen or ())]
+    new.sort(key=lambda p: p.ready_at or 0.0)
+    starts = (
+        provisioned(p.start, p.created_at, nodes.get(p.node or ""))
+        for p in new
+        if p.start is not None
+    )
+    return tuple(s if seen is not None else replace(s, witnessed=False) for s in starts)
+
+
+def _build(ready: Sequence[Pod]) -> str:
+    """The build of most ready pods, so that a rollout counts as a change once it is half done."""
+    if not ready:
+        return ""
+    first = ready[0].build
+    if all(p.build == first for p in ready):
+        return first
+    return Counter(p.build for p in ready).most_common(1)[0][0]
 
 
 def _pending_reason(pending: list[Pod]) -> str | None:

@@ -17,7 +17,7 @@ from gpuscale import log
 from gpuscale.clock import Clock, SystemClock
 from gpuscale.controller import answer, decide
 from gpuscale.controller.backfill import Backfill
-from gpuscale.controller.capacity import Capacity, capacity
+from gpuscale.controller.capacity import Capacities, FleetCapacity
 from gpuscale.controller.declared import Declared
 from gpuscale.controller.domain import (
     FleetDecision,
@@ -31,7 +31,7 @@ from gpuscale.controller.domain import (
 )
 from gpuscale.controller.faults import Faults
 from gpuscale.controller.leadtime import LeadTime, LeadTimes
-from gpuscale.controller.observe import observation_of, target_of
+from gpuscale.controller.observe import observation_of, sight_of, target_of, units_of
 from gpuscale.controller.status import FleetStatus, Ring, Tally, whole
 from gpuscale.errors import ApiError, GpuscaleError
 from gpuscale.settings import ControllerSettings
@@ -98,7 +98,7 @@ class _Seen:
     targets: tuple[SignalTarget, ...]
     replicas: Mapping[str, ReplicaState]
     leads: tuple[LeadTime, ...]
-    capacities: tuple[Capacity, ...]
+    capacities: FleetCapacity
     fresh: dict[str, SignalReading]
     problems: dict[str, str]
     observation: FleetObservation
@@ -133,6 +133,7 @@ class Loop:
         self._faults = faults
         self._memory = decide.initial_memory((), settings.tick_s)
         self._leads = LeadTimes()
+        self._capacities = Capacities()
         self._last: dict[str, SignalReading] = {}
         self._begun: set[str] = set()
         """Workloads that were read at least once."""
@@ -193,7 +194,9 @@ class Loop:
         keys = tuple(w.key for w in workloads)
         self._leads.keep(keys)
         for key, state in replicas.items():
-            self._leads.observe(key, state.starts_s)
+            before = self._last.get(key)
+            engine_s = None if before is None else before.startup_s
+            self._leads.observe(key, state.starts, engine_s=engine_s)
         leads = tuple(self._lead_of(w) for w in workloads)
         targets = tuple(target_of(w, replicas.get(w.key)) for w in workloads)
         now = self._clock.wall()
@@ -201,13 +204,14 @@ class Loop:
         fresh, problems = await self._read(targets, now)
         self._last = {key: self._last[key] for key in keys if key in self._last}
         self._last |= {key: r for key, r in fresh.items() if r.arrivals is not None}
+        capacities = self._learn_capacity(workloads, now, fresh, replicas)
         return _Seen(
             workloads=workloads,
             refusals=declared.refusals,
             targets=targets,
             replicas=replicas,
             leads=leads,
-            capacities=tuple(capacity(w.policy) for w in workloads),
+            capacities=capacities,
             fresh=fresh,
             problems=problems,
             observation=observation_of(
@@ -218,8 +222,29 @@ class Loop:
                 last=self._last,
                 replicas=replicas,
                 lead_s=np.array([lead.p90_s for lead in leads], dtype=np.float64),
+                capacity=capacities.values,
             ),
         )
+
+    def _learn_capacity(
+        self,
+        workloads: Sequence[Workload],
+        now: float,
+        fresh: Mapping[str, SignalReading],
+        replicas: Mapping[str, ReplicaState],
+    ) -> FleetCapacity:
+        self._capacities.align(tuple(w.key for w in workloads))
+        self._capacities.observe(
+            sight_of(
+                now=now,
+                tick_s=self._settings.tick_s,
+                workloads=workloads,
+                fresh=fresh,
+                last=self._last,
+                replicas=replicas,
+            )
+        )
+        return self._capacities.of([w.policy for w in workloads], units_of(workloads))
 
     def _lead_of(self, workload: Workload) -> LeadTime:
         delay_s = self._settings.tick_s + (HPA_SYNC_S if workload.actuator == "keda" else 0.0)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpuscale.controller.capacity import capacities
+from gpuscale.controller.capacity import Sight
 from gpuscale.controller.domain import (
     FleetObservation,
     FleetPolicy,
@@ -86,6 +86,7 @@ def observation_of(
     last: Mapping[str, SignalReading],
     replicas: Mapping[str, ReplicaState],
     lead_s: Floats,
+    capacity: Floats,
 ) -> FleetObservation:
     """The arrays of one tick. `fresh` are this tick's readings, `last` the newest good ones of all."""
     policies = [w.policy for w in workloads]
@@ -105,10 +106,53 @@ def observation_of(
         ready=_column([_ready(s, r) for s, r in zip(states, read, strict=True)]),
         starting=_column([None if s is None else s.starting for s in states]),
         pending=_column([None if s is None else s.pending for s in states]),
-        capacity=capacities(policies),
+        capacity=capacity,
         lead_s=lead_s,
         paused=np.array([w.paused is not None for w in workloads], dtype=np.bool_),
     )
+
+
+def sight_of(
+    *,
+    now: float,
+    tick_s: float,
+    workloads: Sequence[Workload],
+    fresh: Mapping[str, SignalReading],
+    last: Mapping[str, SignalReading],
+    replicas: Mapping[str, ReplicaState],
+) -> Sight:
+    """What capacity is learned from at this tick, as `observation_of`."""
+    read = [fresh.get(w.key) for w in workloads]
+    states = [replicas.get(w.key) for w in workloads]
+    return Sight(
+        now=now,
+        tick_s=tick_s,
+        throughput=_column([None if r is None else r.throughput for r in read]),
+        in_flight=_column([None if r is None else r.in_flight for r in read]),
+        waiting=_column([None if r is None else r.waiting for r in read]),
+        kv_fraction=_column([None if r is None else r.kv_fraction for r in read]),
+        busy=_column([None if r is None else r.busy for r in read]),
+        replicas=_column([_ready(s, r) for s, r in zip(states, read, strict=True)]),
+        coverage=_column([None if r is None else coverage_of(r) for r in read]),
+        objective_s=_column([w.policy.latency_objective_s for w in workloads]),
+        builds=[_build(w, replicas.get(w.key), last.get(w.key)) for w in workloads],
+    )
+
+
+def _build(workload: Workload, state: ReplicaState | None, reading: SignalReading | None) -> str:
+    """What the replicas run: the pods' build, the server and its models; empty while not all is known."""
+    if reading is None:
+        return ""
+    if state is not None and not state.build:
+        return ""
+    pods = "" if state is None else state.build
+    return "|".join((workload.policy.server, pods, *sorted(reading.models)))
+
+
+def units_of(workloads: Sequence[Workload]) -> tuple[str, ...]:
+    """What the demand of each workload counts: requests, or tokens where its server counts no requests."""
+    tables = (SERVERS.get(w.policy.server) for w in workloads)
+    return tuple("requests" if table is None else table.unit for table in tables)
 
 
 def coverage_of(reading: SignalReading) -> float | None:

@@ -14,12 +14,15 @@ from gpuscale.controller.domain import (
     Signal,
     SignalReading,
     SignalTarget,
+    Start,
     Workload,
 )
 from gpuscale.simulation.cluster import SimulatedCluster, SimulatedPod
 from gpuscale.simulation.pages import PAGES
 
 ADDRESS = "127.0.0.1"
+PULL_SHARE = 0.25
+"""Share of a simulated start that goes into the image; the rest loads the model."""
 
 
 class PodPages:
@@ -83,20 +86,29 @@ class ClusterView:
             starting=len(live) - len(ready) - len(pending),
             pending=len(pending),
             endpoints=tuple(p.name for p in ready),
-            starts_s=tuple(self._starts(ready)),
+            starts=tuple(self._starts(ready)),
             pending_reason="no node has enough free GPUs" if pending else None,
+            build=key,
         )
 
-    def _starts(self, ready: Sequence[SimulatedPod]) -> list[float]:
-        """Start times of pods not seen ready before, without the wait for a free GPU."""
+    def _starts(self, ready: Sequence[SimulatedPod]) -> list[Start]:
+        """How pods started that were not seen ready before; those that stood at the beginning did not start."""
         starts = []
         for pod in ready:
-            if pod.name not in self._seen_ready:
-                self._seen_ready.add(pod.name)
-                assert pod.ready_at is not None
-                assert pod.scheduled_at is not None
-                if pod.ready_at > pod.scheduled_at:
-                    starts.append(pod.ready_at - pod.scheduled_at)
+            if pod.name in self._seen_ready:
+                continue
+            self._seen_ready.add(pod.name)
+            if pod.ready_at is None or pod.scheduled_at is None or pod.ready_at <= pod.scheduled_at:
+                continue
+            took_s = pod.ready_at - pod.scheduled_at
+            starts.append(
+                Start(
+                    total_s=took_s,
+                    stages={"pull": took_s * PULL_SHARE, "load": took_s * (1 - PULL_SHARE)},
+                    unschedulable_s=pod.scheduled_at - pod.created_at,
+                    build=pod.key,
+                )
+            )
         return starts
 
 

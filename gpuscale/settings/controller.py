@@ -94,7 +94,16 @@ class Policy(Strict, frozen=True, kw_only=True):
     capacity: Annotated[
         Annotated[float, Meta(gt=0, le=1e9)] | None,
         Meta(
-            description="Requests per second that one ready replica carries at full load. Without it no plan can be made until it is learned."
+            description="Requests per second that one ready replica carries at full load, until it is learned. Without it no plan can be made before that."
+        ),
+    ] = None
+    capacity_pinned: Annotated[
+        bool, Meta(description="Plan with the declared `capacity` for ever, whatever is learned.")
+    ] = False
+    latency_objective_s: Annotated[
+        Seconds | None,
+        Meta(
+            description="Mean seconds that a request may spend in the server: a replica's learned capacity is the load up to which it holds. Default three times what requests take at low load."
         ),
     ] = None
     start_time_s: Annotated[
@@ -180,6 +189,8 @@ class Policy(Strict, frozen=True, kw_only=True):
                 f"mode act cannot be used with server {self.server}, which scales itself: "
                 "leave mode at shadow, and gpuscale only recommends"
             )
+        if self.capacity_pinned and self.capacity is None:
+            raise ValueError("capacity_pinned is set and capacity is not: declare what is pinned")
         if (self.server == "custom") != (self.custom is not None):
             raise ValueError(
                 "server custom and the key custom need each other: write the PromQL under custom, "

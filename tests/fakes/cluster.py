@@ -47,7 +47,7 @@ def replica_state(key: str, *, asked: int, ready: int) -> ReplicaState:
         starting=max(0, asked - ready),
         pending=0,
         endpoints=tuple(f"10.0.0.{i}" for i in range(ready)),
-        starts_s=(),
+        starts=(),
     )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuscale.controller import decide
 from gpuscale.controller.answer import snapshot
-from gpuscale.controller.capacity import capacity
+from gpuscale.controller.capacity import declared
 from gpuscale.controller.domain import ReplicaState, SignalReading, Workload
 from gpuscale.controller.leadtime import LeadTimes
 from gpuscale.controller.observe import observation_of
@@ -57,6 +57,7 @@ def status_of(
         for w in fleet
         if (value := demand.get(w.name)) is not None
     }
+    capacities = declared([w.policy for w in fleet])
     leads = tuple(LeadTimes().of(w.key, w.policy.start_time_s) for w in fleet)
     observation = observation_of(
         now=now,
@@ -66,6 +67,7 @@ def status_of(
         last=fresh,
         replicas=replicas or {},
         lead_s=np.array([lead.p90_s for lead in leads]),
+        capacity=capacities.values,
     )
     start = memory if memory is not None else decide.initial_memory(keys, TICK_S)
     decision, _ = decide.decide(observation, decide.align(start, keys))
@@ -77,7 +79,7 @@ def status_of(
         readings=fresh,
         problems={},
         replicas=replicas or {},
-        capacities=tuple(capacity(w.policy) for w in fleet),
+        capacities=capacities,
         leads=leads,
         index={key: i for i, key in enumerate(keys)},
     )

@@ -102,7 +102,7 @@ def status() -> FleetStatus:
     memory = decide.initial_memory(keys, statuses.TICK_S)
     replicas = {
         fleet[0].key: ReplicaState(
-            key=fleet[0].key, asked=4, ready=3, starting=1, pending=0, endpoints=(), starts_s=()
+            key=fleet[0].key, asked=4, ready=3, starting=1, pending=0, endpoints=(), starts=()
         )
     }
     ticks = 480

@@ -75,7 +75,7 @@ def workload(**fields: Any) -> Workload:
 
 def state(asked: int | None, ready: int = 0) -> ReplicaState:
     return ReplicaState(
-        key=KEY, asked=asked, ready=ready, starting=0, pending=0, endpoints=(), starts_s=()
+        key=KEY, asked=asked, ready=ready, starting=0, pending=0, endpoints=(), starts=()
     )
 
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 from gpuscale.controller.bank import BLEND, DEFAULT
-from gpuscale.controller.capacity import capacity
+from gpuscale.controller.capacity import declared
 from gpuscale.controller.decide import initial_memory
 from gpuscale.controller.domain import Decision, Hold, Inputs, Verdict
 from gpuscale.controller.explain import as_dict, sentences
@@ -69,7 +69,7 @@ def test_a_decision_names_what_was_seen_expected_chosen_and_clamped() -> None:
 def test_sources_of_capacity_and_start_time_are_told() -> None:
     lines = sentences(
         DECISION,
-        capacity=capacity(Policy(capacity=5.0)),
+        capacity=declared([Policy(capacity=5.0)])[0],
         lead=LeadTimes().of("shop/chat", declared_s=600.0),
     )
     assert "as the policy declares" in lines[-2]

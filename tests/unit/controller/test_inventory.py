@@ -101,17 +101,19 @@ def test_replicas_are_counted_by_stage_and_only_the_targets_own() -> None:
 def test_a_start_is_told_once_when_the_pod_is_first_seen_ready() -> None:
     starting, ready = pod_of(raw_pod()), pod_of(raw_pod(ready="2026-11-30T10:03:05Z"))
     state, seen = replica_state("k", TARGET, [starting], None)
-    assert state.starts_s == ()
+    assert state.starts == ()
     state, seen = replica_state("k", TARGET, [ready], seen)
-    assert state.starts_s == (185.0,)
+    assert [s.total_s for s in state.starts] == [185.0]
     state, seen = replica_state("k", TARGET, [ready], seen)
-    assert state.starts_s == ()
+    assert state.starts == ()
 
 
-def test_pods_that_were_ready_before_we_looked_tell_nothing() -> None:
+def test_pods_that_were_ready_before_we_looked_were_not_witnessed() -> None:
     """Their Ready may be the second: a probe that failed for a moment resets its time."""
-    state, _ = replica_state("k", TARGET, [pod_of(raw_pod(ready="2026-11-30T23:00:00Z"))], None)
-    assert state.starts_s == ()
+    state, seen = replica_state("k", TARGET, [pod_of(raw_pod(ready="2026-11-30T23:00:00Z"))], None)
+    assert [(s.total_s, s.witnessed) for s in state.starts] == [(46_800.0, False)]
+    again, _ = replica_state("k", TARGET, [pod_of(raw_pod(ready="2026-11-30T23:00:00Z"))], seen)
+    assert again.starts == ()
 
 
 def test_a_probe_that_flaps_is_no_second_start() -> None:
@@ -119,7 +121,7 @@ def test_a_probe_that_flaps_is_no_second_start() -> None:
     _, seen = replica_state("k", TARGET, [pod_of(raw_pod(ready="2026-11-30T10:03:00Z"))], seen)
     _, seen = replica_state("k", TARGET, [pod_of(raw_pod())], seen)
     again, _ = replica_state("k", TARGET, [pod_of(raw_pod(ready="2026-11-30T12:00:00Z"))], seen)
-    assert (first.starts_s, again.starts_s) == ((), ())
+    assert (first.starts, again.starts) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_a_probe_that_flaps_is_no_second_start() -> None:
 )
 def test_a_start_that_is_not_one_is_not_told(pod: dict[str, Any]) -> None:
     state, _ = replica_state("k", TARGET, [pod_of(pod)], frozenset())
-    assert (state.ready, state.starts_s) == (1, ())
+    assert (state.ready, state.starts) == (1, ())
 
 
 def test_what_is_remembered_is_bounded_by_the_pods_that_live() -> None:
@@ -194,7 +196,18 @@ def test_the_schedulers_message_is_read_to_causes(
 
 def test_the_commonest_cause_speaks_for_all() -> None:
     waiting = [
-        Pod(uid=str(i), labels={"app": "llama"}, stage="pending", host=None, start_s=None, cause=c)
+        Pod(
+            uid=str(i),
+            labels={"app": "llama"},
+            stage="pending",
+            host=None,
+            start=None,
+            ready_at=None,
+            created_at=None,
+            node=None,
+            build="",
+            cause=c,
+        )
         for i, c in enumerate(("insufficient_gpu", "gated", "insufficient_gpu"))
     ]
     state, _ = replica_state("k", TARGET, waiting, None)

@@ -62,7 +62,7 @@ def test_what_is_not_known_has_no_series() -> None:
 
 def test_replicas_are_published_by_stage() -> None:
     state = ReplicaState(
-        key="inference/llama", asked=4, ready=2, starting=1, pending=1, endpoints=(), starts_s=()
+        key="inference/llama", asked=4, ready=2, starting=1, pending=1, endpoints=(), starts=()
     )
     families = of(status_of({"llama": 20.0}, replicas={"inference/llama": state}))
 

@@ -38,6 +38,7 @@ def observe(
         last={} if last is None else {LLAMA.key: last},
         replicas={} if state is None else {LLAMA.key: state},
         lead_s=np.array([180.0]),
+        capacity=np.array([5.0]),
     )
 
 

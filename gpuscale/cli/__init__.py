@@ -13,7 +13,7 @@ from gpuscale import __version__
 from gpuscale.cli.backtest import backtest
 from gpuscale.cli.config import config
 from gpuscale.cli.daemons import controller, demo, exporter
-from gpuscale.cli.explain import explain
+from gpuscale.cli.explain import explain, replay
 from gpuscale.cli.scaledobject import scaledobject
 from gpuscale.errors import GpuscaleError
 
@@ -25,6 +25,7 @@ COMMANDS: tuple[click.Command, ...] = (
     backtest,
     controller,
     explain,
+    replay,
     config,
     scaledobject,
     demo,

@@ -9,13 +9,12 @@ pauses that double. Until it comes, a workload that is decided for goes by what 
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from gpuscale import log
 from gpuscale.controller import decide
-from gpuscale.controller.domain import Floats, Signal, SignalTarget
+from gpuscale.controller.domain import Floats, Past, Signal, SignalTarget
 from gpuscale.errors import SourceError, SourceUnreachable
 
 BATCH = 8
@@ -34,12 +33,6 @@ FromJournal = Callable[[str, float, float, float], Awaitable[tuple[Floats, Float
 """The journal's demand: (key, start, end, step_s) -> (times, values)."""
 
 _log = log.get("backfill")
-
-
-class _Past(NamedTuple):
-    times: Floats
-    demand: Floats
-    step_s: float
 
 
 class Backfill:
@@ -67,6 +60,8 @@ class Backfill:
         self._asked: set[str] = set()
         self._pause_s = 0.0
         self._due_at = -math.inf
+        self.entered: tuple[Past, ...] = ()
+        """What the last attempt entered."""
         self.problem: str | None = None
         """Why the source gave no past, or not all, at the last attempt; None when nobody waits for one."""
 
@@ -83,6 +78,7 @@ class Backfill:
         The memory that goes in is consumed. Never raises for the source.
         """
         keys = {t.key for t in targets}
+        self.entered = ()
         self._done &= keys
         self._by_journal &= keys
         self._asked &= keys
@@ -94,7 +90,7 @@ class Backfill:
             return memory
         past = await self._ask(waiting, now)
         self._asked |= keys
-        found = {key: _Past(*series, self._step_s) for key, series in past.items()}
+        found = {key: _past(key, series, self._step_s) for key, series in past.items()}
         self._done |= found.keys()
         for key in (t.key for t in waiting if t.key not in past):
             if self.problem is None:  # the source keeps nothing of it
@@ -104,10 +100,11 @@ class Backfill:
             self._by_journal.add(key)
             series = await self._journal(key, now - self._keep_s, now, self._journal_step_s)
             if _tells(series):
-                found[key] = _Past(*series, self._journal_step_s)
+                found[key] = _past(key, series, self._journal_step_s)
         self._pause(now, nothing=not past and not self._by_journal.isdisjoint(keys - self._done))
         if found:
-            memory = await asyncio.to_thread(_put, memory, found)
+            self.entered = tuple(found.values())
+            memory = await asyncio.to_thread(_put, memory, self.entered)
             _log.info("past entered", workloads=len(found), waiting=len(keys - self._done))
         return memory
 
@@ -155,10 +152,15 @@ class Backfill:
         return past
 
 
-def _put(memory: decide.Memory, found: Mapping[str, _Past]) -> decide.Memory:
+def _past(key: str, series: tuple[Floats, Floats], step_s: float) -> Past:
+    times, demand = series
+    return Past(key=key, times=times, demand=demand, step_s=step_s)
+
+
+def _put(memory: decide.Memory, pasts: Sequence[Past]) -> decide.Memory:
     """Enter pasts; what was answered and observed meanwhile stands."""
-    for key, past in found.items():
-        memory = decide.backfill(memory, key, past.times, past.demand, past.step_s)
+    for past in pasts:
+        memory = decide.backfill(memory, past.key, past.times, past.demand, past.step_s)
     return memory
 
 

@@ -175,6 +175,16 @@ class ReplicaState:
     """What most of the ready pods run (image, arguments, resources); empty where unknown."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """The demand of one workload before it was decided for, as `decide.backfill` takes it."""
+
+    key: str
+    times: Floats
+    demand: Floats
+    step_s: float
+
+
 class Scaler(Protocol):
     """The actuator of direct mode."""
 

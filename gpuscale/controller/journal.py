@@ -15,8 +15,11 @@ from typing import TypeVar
 import numpy as np
 
 from gpuscale import log
-from gpuscale.controller.domain import Decision, Floats, Hold
+from gpuscale.controller.decide import Memory
+from gpuscale.controller.domain import Decision, FleetDecision, Floats, Hold
 from gpuscale.controller.records import DEMAND_STEP_S, DemandRow, Records
+from gpuscale.controller.reel import Reel
+from gpuscale.controller.replay import Entry
 from gpuscale.controller.status import FleetStatus
 from gpuscale.errors import InputError
 from gpuscale.settings import JournalSettings
@@ -48,6 +51,8 @@ class Journal:
         self._minute: dict[str, tuple[int, float, int]] = {}
         self._last: dict[str, tuple[float, float, bool]] = {}
         self._pruned_at = float("-inf")
+        self._reel = Reel(settings.replay_bytes_max)
+        self._unreplayable: str | None = None
         self.problem: str | None = None
         """Why the file is not used or not written at present, one sentence; None while all is well."""
 
@@ -82,6 +87,24 @@ class Journal:
                 ),
                 None,
             )
+            await self._attempt(
+                lambda records: records.prune_segments(
+                    now - self._settings.keep_s, self._settings.replay_bytes_max
+                ),
+                None,
+            )
+
+    async def remember(self, entry: Entry, decided: FleetDecision, memory: Memory) -> None:
+        """Keep what entered a tick, for `gpuscale replay`; `memory` is what the tick left, and must
+        not change until this returns."""
+        if self._in_memory or not self._settings.replay_bytes_max:
+            return
+        why = await self._attempt(
+            lambda records: self._reel.keep(records, entry, decided, memory), None
+        )
+        if why is not None and why != self._unreplayable:
+            _log.warning("decisions cannot be replayed", reason=why)
+        self._unreplayable = why
 
     async def demand(
         self, key: str, start: float, end: float, step_s: float

@@ -32,6 +32,7 @@ from gpuscale.controller.domain import (
 from gpuscale.controller.faults import Faults
 from gpuscale.controller.leadtime import LeadTime, LeadTimes
 from gpuscale.controller.observe import observation_of, sight_of, target_of, units_of
+from gpuscale.controller.replay import Entry
 from gpuscale.controller.status import FleetStatus, Ring, Tally, whole
 from gpuscale.errors import ApiError, GpuscaleError
 from gpuscale.settings import ControllerSettings
@@ -75,6 +76,10 @@ class Recorder(Protocol):
 
     async def record(self, status: FleetStatus) -> None:
         """Keep it. Never raises for the file."""
+        ...
+
+    async def remember(self, entry: Entry, decided: FleetDecision, memory: decide.Memory) -> None:
+        """Keep what entered the tick, so that it can be decided again; `memory` is what it left."""
         ...
 
 
@@ -140,6 +145,8 @@ class Loop:
         self._answered: dict[str, int | None] = {}
         self._time: tuple[float, float] | None = None
         """(wall, monotonic) at the last tick."""
+        self._turned_back: tuple[float, bool] | None = None
+        """The clock was set back before this tick: seconds, and whether the memory began anew."""
         # Steps cost real time, whatever clock the controller lives by.
         self._stopwatch = SystemClock()
         self.counters = Counters()
@@ -165,10 +172,21 @@ class Loop:
             await self._write(status)
         async with self.timed("record"):
             await self._recorder.record(status)
+            await self._recorder.remember(self._entry(seen), decision, self._memory)
         self.ring.append(status)
         self.counters.ticks += 1
         self.status = status
         return status
+
+    def _entry(self, seen: _Seen) -> Entry:
+        """What entered this tick; the clock that was set back enters once."""
+        entry = Entry(
+            observation=seen.observation,
+            set_back=self._turned_back,
+            pasts=self._backfill.entered,
+        )
+        self._turned_back = None
+        return entry
 
     def tally(self) -> Tally:
         """The counts of the loop, as of now."""
@@ -267,6 +285,7 @@ class Loop:
         _log.warning("wall clock set back", seconds=round(back_s), learned_anew=anew)
         self._last = {key: replace(r, at=r.at - back_s) for key, r in self._last.items()}
         self._memory = decide.set_back(self._memory, back_s, anew=anew)
+        self._turned_back = (back_s, anew)
         if anew:
             self._backfill.begin_anew()
 

@@ -7,7 +7,7 @@ that entered it: what was decided at a time T is the last row at or before T.
 
 import sqlite3
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from gpuscale.controller.domain import Decision, Floats, Hold
+from gpuscale.controller.replay import Frame, Header
 from gpuscale.errors import InputError
 
 SCHEMA_VERSION = 1
@@ -42,6 +43,14 @@ CREATE TABLE IF NOT EXISTS decision (
     PRIMARY KEY (id, at)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS decision_at ON decision (at);
+CREATE TABLE IF NOT EXISTS segment (
+    id INTEGER PRIMARY KEY, begun REAL NOT NULL, last REAL NOT NULL, bytes INTEGER NOT NULL,
+    header BLOB NOT NULL, memory BLOB
+);
+CREATE TABLE IF NOT EXISTS tick (
+    segment INTEGER NOT NULL, number INTEGER NOT NULL, at REAL NOT NULL, body BLOB NOT NULL,
+    fingerprint BLOB NOT NULL, PRIMARY KEY (segment, number)
+) WITHOUT ROWID;
 """
 
 
@@ -52,6 +61,17 @@ class DemandRow:
     key: str
     at: int
     value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A stretch of ticks that can be decided again."""
+
+    number: int
+    begun: float
+    last: float
+    """Time of its newest tick."""
+    header: Header
 
 
 class Records:
@@ -189,6 +209,77 @@ class Records:
         ).fetchall()
         return tuple(unpack(bool(held), raw) for held, raw in reversed(rows))
 
+    # ------------------------------------------------------------ the tape of replays
+
+    def open_segment(self, at: float, header: Header, memory: bytes | None) -> int:
+        """Begin a segment with this memory; its number."""
+        with self._db:
+            row = self._db.execute(
+                "INSERT INTO segment (begun, last, bytes, header, memory) VALUES (?, ?, ?, ?, ?)",
+                (at, at, len(memory or b""), msgspec.json.encode(header), memory),
+            )
+        return int(row.lastrowid or 0)
+
+    def add_tick(self, segment: int, number: int, at: float, frame: Frame) -> None:
+        """Append a tick to a segment."""
+        with self._db:
+            self._db.execute(
+                "INSERT INTO tick (segment, number, at, body, fingerprint) VALUES (?, ?, ?, ?, ?)",
+                (segment, number, at, frame.body, frame.fingerprint),
+            )
+            self._db.execute(
+                "UPDATE segment SET last = MAX(last, ?), bytes = bytes + ? WHERE id = ?",
+                (at, len(frame.body) + len(frame.fingerprint), segment),
+            )
+
+    def prune_segments(self, before: float, bytes_max: int) -> None:
+        """Delete segments that ended before, and the oldest beyond the bytes; never the newest."""
+        rows = self._db.execute("SELECT id, last, bytes FROM segment ORDER BY id DESC").fetchall()
+        total = 0
+        with self._db:
+            for place, (number, last, size) in enumerate(rows):
+                total += size
+                if place and (last < before or total > bytes_max):
+                    self._db.execute("DELETE FROM tick WHERE segment = ?", (number,))
+                    self._db.execute("DELETE FROM segment WHERE id = ?", (number,))
+
+    def segments(self, start: float, end: float) -> tuple[Segment, ...]:
+        """Segments with ticks in [start, end], oldest first; none in a journal that keeps none."""
+        known = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'segment'").fetchone()
+        if known is None:  # of a version before there were any
+            return ()
+        rows = self._db.execute(
+            "SELECT id, begun, last, header FROM segment "
+            "WHERE begun <= ? AND last >= ? AND id IN (SELECT segment FROM tick) ORDER BY id",
+            (end, start),
+        )
+        return tuple(
+            Segment(number=number, begun=begun, last=last, header=_header(raw))
+            for number, begun, last, raw in rows
+        )
+
+    def memory(self, segment: int) -> bytes | None:
+        """What a segment began with; None for nothing."""
+        row = self._db.execute("SELECT memory FROM segment WHERE id = ?", (segment,)).fetchone()
+        return None if row is None or row[0] is None else bytes(row[0])
+
+    def frames(self, segment: int, end: float) -> Iterator[Frame]:
+        """A segment's ticks in order, up to `end`."""
+        rows = self._db.execute(
+            "SELECT body, fingerprint FROM tick WHERE segment = ?1 AND number <= "
+            "(SELECT MAX(number) FROM tick WHERE segment = ?1 AND at <= ?2) ORDER BY number",
+            (segment, end),
+        )
+        for body, fingerprint in rows:
+            yield Frame(body=body, fingerprint=fingerprint)
+
+    def packed(self, at: float) -> tuple[tuple[str, bytes], ...]:
+        """(key, outcome as it was packed) of every outcome that was written at this very time."""
+        rows = self._db.execute(
+            "SELECT key, outcome FROM decision JOIN workload USING (id) WHERE at = ?", (at,)
+        )
+        return tuple((str(key), bytes(raw)) for key, raw in rows)
+
     def keys(self) -> tuple[str, ...]:
         """Every workload that has a decision, by name."""
         rows = self._db.execute(
@@ -221,6 +312,13 @@ def _check_version(
             f"{path}: a journal of version {version}, and this gpuscale keeps version "
             f"{SCHEMA_VERSION}: name another file in journal.path"
         )
+
+
+def _header(raw: bytes) -> Header:
+    try:
+        return msgspec.json.decode(raw, type=Header)
+    except msgspec.DecodeError as error:
+        raise sqlite3.DataError(f"damaged segment ({error})") from error
 
 
 def _unreadable(file: Path, error: sqlite3.Error) -> InputError:

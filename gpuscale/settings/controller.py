@@ -311,6 +311,14 @@ class JournalSettings(Strict, frozen=True, kw_only=True):
     keep_s: Annotated[
         float, Meta(gt=0, le=366 * 86_400, description="Records older than this are deleted.")
     ] = 14 * 86_400.0
+    replay_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2**40,
+            description="Disk for what decisions are replayed from (`gpuscale replay`), of which the oldest is deleted; 0 keeps none. Kept in a file only.",
+        ),
+    ] = 256 * 2**20
 
 
 class ControllerSettings(Strict, frozen=True, kw_only=True):

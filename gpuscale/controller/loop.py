@@ -34,15 +34,12 @@ from gpuscale.controller.leadtime import LeadTime, LeadTimes
 from gpuscale.controller.observe import observation_of, sight_of, target_of, units_of
 from gpuscale.controller.replay import Entry
 from gpuscale.controller.status import FleetStatus, Ring, Tally, whole
-from gpuscale.errors import ApiError, GpuscaleError
+from gpuscale.controller.writes import write_scales
+from gpuscale.errors import GpuscaleError
 from gpuscale.settings import ControllerSettings
 
 HPA_SYNC_S = 15.0
 """Period of the HPA's loop (kube-controller-manager's default): what may pass until it acts on an answer."""
-WRITES_AT_ONCE = 16
-"""Writes to scale subresources in flight: the API server's fairness starts to queue beyond it."""
-WRITES_DEADLINE_S = 10.0
-"""All writes of one tick together: a hung API server must not make the answers over gRPC stale."""
 SET_BACK_S = 5.0
 """The wall clock was set back where it lost so much against the monotonic one within a tick; less
 is slewing."""
@@ -169,7 +166,8 @@ class Loop:
             self._publish(status)
             self._note_changes(status)
         async with self.timed("write"):
-            await self._write(status)
+            failed = await write_scales(self._scaler, status, self.counters.writes)
+            self._faults.replace("write", failed)
         async with self.timed("record"):
             await self._recorder.record(status)
             await self._recorder.remember(self._entry(seen), decision, self._memory)
@@ -377,43 +375,6 @@ class Loop:
             del events[key]
         self._answered = answers
 
-    async def _write(self, status: FleetStatus) -> None:
-        """Set the replicas of direct mode, where they differ from what is asked for."""
-        scaler = self._scaler
-        due = [w for i, w in enumerate(status.workloads) if _writes(status, i, w)]
-        if scaler is None:
-            sentence = "no cluster is connected: nothing is written to its scale target"
-            self._faults.replace("write", {sentence: [w.key for w in due]} if due else {})
-            return
-        gate = asyncio.Semaphore(WRITES_AT_ONCE)
-        failed: dict[str, list[str]] = {}
-        tried: set[str] = set()
-
-        async def write(workload: Workload) -> None:
-            desired = status.decision.desired[status.index[workload.key]]
-            async with gate:
-                try:
-                    await scaler.scale(workload, int(desired))
-                except ApiError as error:
-                    result = "refused" if error.status in (401, 403) else "failed"
-                    failed.setdefault(str(error), []).append(workload.key)
-                else:
-                    result = "written"
-                tried.add(workload.key)
-            self.counters.writes[result] = self.counters.writes.get(result, 0) + 1
-
-        try:
-            async with asyncio.timeout(WRITES_DEADLINE_S), asyncio.TaskGroup() as group:
-                for workload in due:
-                    group.create_task(write(workload), name=f"scale {workload.key}")
-        except TimeoutError:
-            sentence = (
-                f"the API server did not take all writes within {WRITES_DEADLINE_S:.0f} s: check its "
-                "load; the next tick tries again"
-            )
-            failed.setdefault(sentence, []).extend(w.key for w in due if w.key not in tried)
-        self._faults.replace("write", failed)
-
     @asynccontextmanager
     async def timed(self, step: str) -> AsyncIterator[None]:
         """Time a step of the tick under its name."""
@@ -422,14 +383,3 @@ class Loop:
             yield
         finally:
             self.counters.step_s[step] = self._stopwatch.monotonic() - begun
-
-
-def _writes(status: FleetStatus, i: int, workload: Workload) -> bool:
-    """Whether this decision is to be written: only a fresh one, in direct mode, where it changes something."""
-    if workload.actuator != "scale" or workload.policy.mode != "act" or workload.paused is not None:
-        return False
-    if status.decision.held[i]:
-        return False
-    desired, asked = status.decision.desired[i], status.observation.asked[i]
-    # What is asked at present must be known: a number is never written blind over another's.
-    return bool(np.isfinite(desired) and np.isfinite(asked) and desired != asked)

@@ -26,7 +26,7 @@ from tests.fakes import statuses
 from tests.fakes.kubelet import FakeKubelet
 from tests.fakes.prometheus import RealPrometheus, free_port
 
-CARDS = {"gpu-a": "h100x2", "gpu-b": "a100x2"}
+CARDS = {"gpu-a": "h100x2", "gpu-b": "h100-migx2"}
 """Node and what it has."""
 VALUES = {
     "cluster": ".*",
@@ -39,6 +39,8 @@ VALUES = {
 MAY_BE_EMPTY = {
     "Held and idle",
     "Failed reads",
+    "Clocks held down",
+    "Errors announced",
     "Work that no allocation explains",
     "GPU time by pod",
     "Device memory by pod",

@@ -126,7 +126,8 @@ def driver(spec: str, now: Callable[[], float], *, seed: int = 0) -> SimulatedDr
 
 def _identity(card: Card, index: int, seed: int) -> Identity:
     """The same card, seed and index give the same GPU for ever."""
-    number = uuid.uuid5(_NAMESPACE, f"{card.product}/{seed}/{index}")
+    kind = f"{card.product} MIG" if card.mig else card.product
+    number = uuid.uuid5(_NAMESPACE, f"{kind}/{seed}/{index}")
     return Identity(
         index=index,
         uuid=f"GPU-{number}",

@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ from gpuscale import config, runtime
 from gpuscale.clock import SystemClock
 from gpuscale.controller import explain, scaledobject
 from gpuscale.controller.daemon import Controller
-from gpuscale.controller.domain import Decision, Hold
 from gpuscale.controller.signals.scrape import ScrapeSignal
+from gpuscale.controller.status import WorkloadStatus
 from gpuscale.demo import scenario
 from gpuscale.demo.keda import Scaled, SimulatedKeda, SimulatedKubelet
 from gpuscale.demo.time import VirtualClock
@@ -172,12 +172,10 @@ class Demo:
 
     # ------------------------------------------------------------------ what happened
 
-    def outcome(self, key: str) -> Decision | Hold | None:
-        """What the controller decided last."""
-        decision = self.controller.decision
-        if decision is None or key not in decision.keys:
-            return None
-        return decision.of(decision.keys.index(key))
+    def known(self, key: str) -> WorkloadStatus | None:
+        """What the controller saw, learned and decided last; None before its first tick."""
+        status = self.controller.status
+        return None if status is None else status.workload(key)
 
     def report(self) -> dict[str, Any]:
         """What each workload was asked, got and why; and where everything listened."""
@@ -204,7 +202,7 @@ class Demo:
         pending = sum(p.node is None for p in pods)
         totals = self.cluster.totals(key)
         scaled = self.keda.objects[key]
-        outcome = self.outcome(key)
+        known = self.known(key)
         return {
             "workload": key,
             "server": self.cluster.workload(key).server,
@@ -215,7 +213,9 @@ class Demo:
                 "starting": len(pods) - ready - pending,
                 "pending": pending,
             },
-            "why": [] if outcome is None else list(explain.sentences(outcome)),
+            "why": [] if known is None else _why(known),
+            "capacity": None if known is None else asdict(known.capacity),
+            "start": None if known is None else asdict(known.lead),
             "requests": round(totals.arrived),
             "late_ratio": totals.late / totals.arrived if totals.arrived else None,
             "replica_hours": totals.replica_seconds / 3600.0,
@@ -231,6 +231,10 @@ class Demo:
 
 def _url(address: tuple[str, int]) -> str:
     return f"http://{address[0]}:{address[1]}"
+
+
+def _why(known: WorkloadStatus) -> list[str]:
+    return list(explain.sentences(known.outcome, capacity=known.capacity, lead=known.lead))
 
 
 def _scaled_object(key: str, settings: ControllerSettings) -> dict[str, Any]:

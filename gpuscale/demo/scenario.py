@@ -64,7 +64,7 @@ WORKLOADS: tuple[SimulatedWorkload, ...] = (
     ),
     SimulatedWorkload(
         namespace="search", name="embedder", server="triton", demand=_demand(EMBED),
-        capacity=40.0, start_s=75.0, replicas=2,
+        capacity=40.0, start_s=75.0, replicas=1,
     ),
     SimulatedWorkload(
         namespace="images", name="diffusion", server="vllm", demand=_demand(IMAGES),
@@ -74,10 +74,11 @@ WORKLOADS: tuple[SimulatedWorkload, ...] = (
 
 POLICIES: dict[str, dict[str, Any]] = {
     "chat/llama-8b": {"server": "vllm", "capacity": 8.0, "start_time_s": 300.0},
-    "search/embedder": {"server": "triton", "capacity": 40.0, "start_time_s": 90.0},
+    "search/embedder": {"server": "triton", "capacity": 60.0, "start_time_s": 30.0},
     "images/diffusion": {"server": "vllm", "capacity": 1.0, "start_time_s": 180.0},
 }
-"""What the owners write down, by workload."""
+"""What the owners write down, by workload. The embedder's are wrong: its replicas carry a third less
+than declared, and take more than twice as long to start. Its first rush shows both."""
 
 BOUNDS: dict[str, tuple[int, int]] = {
     "chat/llama-8b": (1, 12),

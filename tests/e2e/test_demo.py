@@ -38,6 +38,19 @@ def test_an_hour_in_seconds_tells_what_each_workload_was_asked_got_and_why() -> 
     # The burst of images has no precedent: replicas follow it, and are given back.
     assert workloads["images/diffusion"]["peak_replicas"] >= 4
     assert workloads["images/diffusion"]["asked"] <= 4
+    # Its owner declared 60 requests/s and 30 s; the first rush shows 40 and 75 (and 30 s until the
+    # pods exist), and what is said is what was found.
+    embedder = workloads["search/embedder"]
+    capacity, start = embedder["capacity"], embedder["start"]
+    assert (capacity["source"], capacity["declared"]) == ("learned", 60)
+    assert capacity["value"] == pytest.approx(40, rel=0.05)
+    assert (start["source"], start["declared_s"], start["delay_s"]) == ("observed", 30, 30)
+    assert start["p50_s"] == pytest.approx(75 + 30, rel=0.15)
+    assert list(start["stages"]) == ["pull", "load"]
+    said = " ".join(embedder["why"])
+    assert "learned from loads beyond which requests queue" in said
+    assert "The policy declares 60." in said
+    assert "The policy declares 30 s." in said
     assert [e["gpus"] for e in report["exporters"]] == [8, 8, 8, 8]
 
 

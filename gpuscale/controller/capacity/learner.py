@@ -32,6 +32,9 @@ RANGE = 8.0
 """A learned value this many times off the declared one is more likely a broken measurement."""
 CHANGE_TICKS = 4
 """A new build or model must stand this long: one odd page changes nothing."""
+STILL = 0.05
+"""A learned value moves when it is this far from the one in use: less would be scatter, and every
+move may be a scale event."""
 LOWERED = 0.9
 """A law lowers the declared value only by more than it may be wrong itself."""
 
@@ -75,6 +78,8 @@ class Capacities:
         self._sums = np.empty((0, len(_SUMS)))
         self._least = np.empty(0)
         """Fewest requests that one replica had inside at any tick of the block."""
+        self._used = np.empty(0)
+        """Learned values in use, NaN where none is."""
         self._builds: list[str] = []
         self._changed: list[int] = []
         """Ticks for which another build has been seen."""
@@ -93,6 +98,7 @@ class Capacities:
         self._ticks = aligned(self._ticks, source, 0.0)
         self._sums = aligned(self._sums, source, 0.0)
         self._least = aligned(self._least, source, np.inf)
+        self._used = aligned(self._used, source, np.nan)
         at = source.tolist()
         self._builds = ["" if i < 0 else self._builds[i] for i in at]
         self._changed = [0 if i < 0 else self._changed[i] for i in at]
@@ -214,6 +220,10 @@ class Capacities:
             limits = np.where(lower, LIMITS.index("kv"), limits)
             bounded = np.clip(value, declared / RANGE, declared * RANGE)
         value = np.where(np.isfinite(declared), bounded, value)
+        with np.errstate(invalid="ignore"):
+            near = np.abs(value - self._used) <= STILL * self._used
+        self._used = np.where(limits >= 0, np.where(near, self._used, value), np.nan)
+        value = np.where(limits >= 0, self._used, value)
         value = np.where(pinned, declared, value)
         limits = np.where(pinned, -1, limits)
         sources = np.where(

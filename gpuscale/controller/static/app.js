@@ -238,13 +238,14 @@ async function showWorkload(namespace, name) {
     ["Peak ahead, 95 %", number(body.forecast["0.95"]), "requests/s"],
     ["Asked for by gpuscale", count(body.desired), body.held ? "held" : "replicas"],
     ["Ready", count(body.ready), body.starting || body.pending ? `+${count((body.starting ?? 0) + (body.pending ?? 0))} on their way` : "replicas"],
-    ["A replica takes", span(body.lead_s), decision.lead_source ?? ""],
+    ["A replica takes", span(body.lead_s), sourced(decision.lead_source, decision.lead?.declared_s, span)],
   ]));
   document.getElementById("says").replaceChildren(...decision.sentences.map((s) => el("li", {}, s)));
   facts("facts", [
     ["Arriving", `${number(inputs.demand)} requests/s`], ["Waiting", number(inputs.backlog)],
     ["Age of the signal", span(inputs.age_s)], ["Pods that answered", coverage(body, inputs)],
-    ["One replica carries", inputs.capacity === null ? "not known" : `${number(inputs.capacity)} requests/s (${decision.capacity_source})`],
+    ["One replica carries", inputs.capacity === null ? "not known" : `${number(inputs.capacity)} ${decision.capacity?.unit ?? "requests"}/s (${sourced(decision.capacity_source, decision.capacity?.declared, number)})`],
+    ["A start, in the median", stages(decision.lead?.stages ?? {})],
     ["Present replicas asked", count(inputs.asked)], ["Answered to KEDA", body.answer === null ? "an error" : count(body.answer)],
     ["Decided", clock(decision.now)],
   ]);
@@ -256,6 +257,17 @@ async function showWorkload(namespace, name) {
     ["Risk", number(inputs.risk)], ["Headroom", percent(inputs.headroom)],
   ]);
   await drawWorkload(body, document.getElementById("demand-chart"), document.getElementById("replica-chart"));
+}
+
+// Where a number comes from, and what was declared instead where it is not that.
+function sourced(source, declared, shown) {
+  const differs = declared !== null && declared !== undefined && (source === "learned" || source === "observed");
+  return differs ? `${source}; declared ${shown(declared)}` : source ?? "";
+}
+
+function stages(of) {
+  const parts = Object.entries(of).filter(([, [median]]) => median >= 1).map(([name, [median]]) => `${name} ${span(median)}`);
+  return parts.join(", ") || "not seen yet";
 }
 
 function coverage(body, inputs) {

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from gpuscale import catalog, settings
+from gpuscale.controller import trigger
 from gpuscale.controller.servers import SERVERS
 from gpuscale.exporter import dcgmfields
 
@@ -130,7 +131,45 @@ def configuration_page() -> str:
             if name not in done:
                 done.add(name)
                 out += _section(name, components[name])
+    out += _trigger_section()
     return "\n".join(out)
+
+
+KEDA_KEYS = {
+    "scalerAddress": ("HOST:PORT", "Where KEDA calls gpuscale. **Required.**"),
+    "gpuscale": (
+        "`true` or `false`",
+        "Whether the trigger is gpuscale's, where its address does not tell (`gpuscale` as one part "
+        "of the host's name does).",
+    ),
+    "enableTLS": ("`true` or `false`", "Read by KEDA: call over TLS."),
+    "unsafeSsl": ("`true` or `false`", "Read by KEDA: do not check the certificate."),
+    "policy": ("a name", "The policy to start from, one that is open to the namespace."),
+}
+"""Keys of a trigger that no field of a policy stands behind: (form, meaning)."""
+
+
+def _trigger_section() -> Iterator[str]:
+    (_,), components = msgspec.json.schema_components([settings.Policy], ref_template="{name}")
+    fields = components["Policy"]["properties"]
+    yield "## Trigger metadata"
+    yield ""
+    yield "What a ScaledObject's trigger of type `external` or `external-push` may say under `metadata`,"
+    yield "every value a quoted string. It overrides the policy for this workload, within the same ranges;"
+    yield "replicas are bounded by the ScaledObject's own `minReplicaCount` and `maxReplicaCount`. Any"
+    yield "other key is refused, addresses and queries among them."
+    yield ""
+    yield "| key | value | overrides | meaning |"
+    yield "|---|---|---|---|"
+    for key in trigger.KEYS:
+        if key in trigger.FIELDS:
+            name = trigger.FIELDS[key]
+            form, meaning = trigger.FORMS[key], fields[name]["description"]
+            shown = f"`{name}`, {_type_name(fields[name])}".removesuffix(" or null")
+        else:
+            (form, meaning), shown = KEDA_KEYS[key], "–"
+        yield f"| `{key}` | {form} | {shown} | {meaning} |"
+    yield ""
 
 
 SIGNAL_TITLES = {

@@ -52,6 +52,13 @@ _COUNTS = {
 _WORDS = {"server": "server", "mode": "mode"}
 FIELDS: Mapping[str, str] = {**_NUMBERS, **_DURATIONS, **_COUNTS, **_WORDS}
 """Metadata key -> field of the policy that it overrides."""
+FORMS: Mapping[str, str] = {
+    **dict.fromkeys(_NUMBERS, "a number such as 2.5"),
+    **dict.fromkeys(_DURATIONS, "seconds, or a duration such as 3m"),
+    **dict.fromkeys(_COUNTS, "a whole number"),
+    **dict.fromkeys(_WORDS, "one lower-case word"),
+}
+"""How the value of a key of FIELDS is written."""
 _FLAGS = ("gpuscale", "enableTLS", "unsafeSsl")
 KEYS: tuple[str, ...] = ("scalerAddress", *_FLAGS, "policy", *FIELDS)
 """Every key that a trigger may carry; scalerAddress, enableTLS and unsafeSsl are KEDA's own."""
@@ -153,14 +160,14 @@ def quoted(value: object) -> str:
 
 def _scalar(key: str, value: str) -> float | int | str:
     if key in _NUMBERS:
-        return float(_matched(key, value, _NUMBER, "a number such as 2.5"))
+        return float(_matched(key, value, _NUMBER, FORMS[key]))
     if key in _DURATIONS:
-        _matched(key, value, _DURATION, "seconds, or a duration such as 3m")
+        _matched(key, value, _DURATION, FORMS[key])
         unit = value[-1] if value[-1] in "smh" else None
         return float(value.rstrip("smh")) * _UNIT_S[unit]
     if key in _COUNTS:
-        return int(_matched(key, value, _COUNT, "a whole number"))
-    return _matched(key, value, _WORD, "one lower-case word")
+        return int(_matched(key, value, _COUNT, FORMS[key]))
+    return _matched(key, value, _WORD, FORMS[key])
 
 
 def _matched(key: str, value: str, pattern: re.Pattern[str], expected: str) -> str:

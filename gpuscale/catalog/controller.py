@@ -99,6 +99,13 @@ CONTROLLER: tuple[Family, ...] = (
         "reason",
     ),
     _controller(
+        "gpuscale_workload_guard_info",
+        "info",
+        "A guard that changed the plan at the last tick; no series for those that let it pass.",
+        *_WORKLOAD,
+        "guard",
+    ),
+    _controller(
         "gpuscale_workload_candidate_info",
         "info",
         "The candidate policy in use.",
@@ -133,6 +140,11 @@ CONTROLLER: tuple[Family, ...] = (
         "step",
     ),
     _controller("gpuscale_controller_ticks_total", "counter", "Finished ticks."),
+    _controller(
+        "gpuscale_controller_tick_seconds",
+        "gauge",
+        "Seconds from tick to tick, as tick_s sets them.",
+    ),
     _controller(
         "gpuscale_controller_last_tick_timestamp_seconds", "gauge", "When the last tick finished."
     ),

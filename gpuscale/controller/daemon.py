@@ -99,7 +99,7 @@ class Controller:
         self._external = ExternalScaler(
             clock, stale_after_s=max(STALE_AFTER_S, STALE_TICKS * settings.tick_s)
         )
-        self._page = httpd.render(metrics.families(None, Tally()))
+        self._page = metrics.render(None, Tally())
         self._loop: Loop | None = None
         self._http: httpd.HttpServer | None = None
         self._grpc_address: tuple[str, int] | None = None
@@ -168,7 +168,7 @@ class Controller:
         return None if (status := self.status) is None else status.decision
 
     async def tick(self) -> Snapshot:
-        """Observe, decide, publish, write, record, render: once. Returns what is answered now.
+        """Observe, decide, publish, write, record: once. Returns what is answered now.
 
         Never raises for a source, a workload or a target that fails: these are logged once per
         change, exported, and tried again at the next tick.
@@ -176,9 +176,7 @@ class Controller:
         assert self._loop is not None, "not started"
         async with self._ticking:
             status = await self._loop.tick()
-            async with self._loop.timed("render"):
-                # Beside the event loop: RPCs are answered while thousands of series are written.
-                self._page = await asyncio.to_thread(_render, status, self._tally())
+            self._page = metrics.render(status, self._tally())
             return status.snapshot
 
     # ------------------------------------------------------------ building
@@ -313,10 +311,6 @@ class _Surroundings:
         if self._journal.problem is not None:
             found[self._journal.problem] = ()
         return found
-
-
-def _render(status: FleetStatus, tally: Tally) -> httpd.Exposition:
-    return httpd.render(metrics.families(status, tally))
 
 
 def with_options(

@@ -4,12 +4,13 @@ A source that is down fails at every tick, for every workload behind it. The log
 each change; the page, `/metrics` and `/api/v1/status` show what is wrong for as long as it is.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 from gpuscale import log
 
 FAULTS_MAX = 50
-"""Different sentences kept and logged; thousands at once are one cause, and say nothing more."""
+"""Different sentences of a topic kept and logged; thousands at once are one cause, and say nothing more."""
 KEYS_SHOWN = 3
 """Workloads named behind a sentence that concerns many."""
 
@@ -29,10 +30,12 @@ class Faults:
     def replace(self, topic: str, sentences: Mapping[str, Sequence[str]]) -> None:
         """All that is wrong with a topic: sentence -> the workloads that it concerns (may be none)."""
         before = self._now.get(topic, {})
+        # "for 45 s" and then "for 60 s" is the same fault, and not to be logged again.
+        found: dict[str, tuple[str, list[str]]] = {}
+        for sentence, keys in sentences.items():
+            found.setdefault(without_numbers(sentence), (sentence, []))[1].extend(keys)
         after: dict[str, str] = {}
-        for sentence, keys in list(sentences.items())[:FAULTS_MAX]:
-            # "for 45 s" and then "for 60 s" is the same fault, and not to be logged again.
-            same = _without_numbers(sentence)
+        for same, (sentence, keys) in list(found.items())[:FAULTS_MAX]:
             after[same] = sentence + _concerning(keys)
             if same not in before:
                 _log.warning("fault began", topic=topic, reason=sentence, **_named(keys))
@@ -45,8 +48,8 @@ class Faults:
             self._now.pop(topic, None)
 
     def sentences(self) -> tuple[str, ...]:
-        """All that is wrong now, at most FAULTS_MAX."""
-        return tuple(s for said in self._now.values() for s in said.values())[:FAULTS_MAX]
+        """All that is wrong now, at most FAULTS_MAX of a topic."""
+        return tuple(s for said in self._now.values() for s in said.values())
 
 
 def _named(keys: Sequence[str]) -> dict[str, object]:
@@ -60,5 +63,18 @@ def _concerning(keys: Sequence[str]) -> str:
     return f" ({', '.join(keys[:KEYS_SHOWN])}{more})"
 
 
-def _without_numbers(sentence: str) -> str:
-    return " ".join("N" if word[:1].isdigit() else word for word in sentence.split())
+_NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?%?")
+_AROUND = "().,;:"
+
+
+def without_numbers(sentence: str) -> str:
+    """The sentence on one line, with N for its numbers: the same while only they change.
+
+    A number is a word of its own: names, addresses and versions may begin with a digit.
+    """
+    return " ".join(_without_number(word) for word in sentence.split())
+
+
+def _without_number(word: str) -> str:
+    bare = word.strip(_AROUND)
+    return word.replace(bare, "N", 1) if _NUMBER.fullmatch(bare) else word

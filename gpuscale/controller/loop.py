@@ -1,4 +1,4 @@
-"""The tick: observe, decide, publish, write, record, render; each step named, timed and bounded.
+"""The tick: observe, decide, publish, write, record; each step named, timed and bounded.
 
 One failing source, workload or target never stops another: what fails is a fault with one sentence
 (`faults.py`), and is tried again at the next tick. What is not an operating error is a mistake in

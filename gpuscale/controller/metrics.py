@@ -1,16 +1,16 @@
-"""The controller's own metrics: one tick's status as the families of the catalog, rendered once per tick.
+"""The controller's own metrics: one tick's status as the families of the catalog, written when scraped.
 
 A value that is unknown has no series. Names, help and labels come from the catalog alone, and a
 family that is not in it cannot be made.
 """
 
+import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-
-from gpuscale import __version__, catalog
+from gpuscale import __version__, catalog, httpd
 from gpuscale.controller.domain import Decision, Hold
+from gpuscale.controller.faults import without_numbers
 from gpuscale.controller.status import FleetStatus, Tally
 
 REASON_CHARS_MAX = 160
@@ -18,52 +18,116 @@ REASON_CHARS_MAX = 160
 CANDIDATES_MAX = 4
 """Cheapest candidates with a series each, beside the one in use. A bank has dozens, which the page
 and the API show whole; times a thousand workloads they would be most of what is scraped."""
+ENDS_KEPT = 4_096
+"""Labels beside those of the workload whose text is kept: candidates, guards, policies, reasons."""
 
 
-class Families:
-    """Families of the catalog, filled by name. Raises KeyError for a name that the catalog lacks."""
+class Writer:
+    """Families of the catalog, filled by name. Raises KeyError for a name that the catalog lacks.
+
+    Written here and not by prometheus-client: an object per sample, sorted and escaped one by one,
+    takes ten times as long. A line is the same in both formats; only the heads differ.
+    """
 
     def __init__(self) -> None:
-        self._made: dict[str, Metric] = {}
+        self._lines: dict[str, list[str]] = {}
 
     def add(self, name: str, labels: Sequence[str], value: float | None) -> None:
         """One series; nothing where the value is None or not finite."""
         if value is None or not math.isfinite(value):
             return
-        metric = self._made.get(name)
-        family = catalog.FAMILIES[name]
-        if len(labels) != len(family.labels):
-            raise ValueError(f"{name} has the labels {family.labels}, not {labels}")
-        if metric is None:
-            metric = self._made[name] = _made(family)
-        metric.add_sample(name, dict(zip(family.labels, labels, strict=True)), float(value))
+        text = _labels(catalog.FAMILIES[name], labels)
+        self._lines.setdefault(name, []).append(f"{name}{text} {float(value)!r}\n")
 
-    def all(self) -> tuple[Metric, ...]:
-        """What was filled, in the catalog's order."""
-        return tuple(self._made[name] for name in catalog.FAMILIES if name in self._made)
+    def column(self, name: str, owners: Sequence[str], values: Sequence[float], *rest: str) -> None:
+        """One series per workload; `owners` are the texts of their labels, `rest` the other labels' values."""
+        end = _end(name, rest)
+        self._lines.setdefault(name, []).extend(
+            f"{name}{{{owner}{end} {value!r}\n"
+            for owner, value in zip(owners, values, strict=True)
+            if math.isfinite(value)
+        )
+
+    def row(self, name: str, owner: str, value: float, *rest: str) -> None:
+        """As `column`, for one workload."""
+        if math.isfinite(value):
+            line = f"{name}{{{owner}{_end(name, rest)} {value!r}\n"
+            self._lines.setdefault(name, []).append(line)
+
+    def text(self) -> bytes:
+        """What was filled, in the catalog's order, in the text format 0.0.4."""
+        return self._written({})
+
+    def openmetrics(self) -> bytes:
+        """The same in OpenMetrics 1.0.0, without its end marker: there, a counter's family has no `_total`."""
+        return self._written({"counter": "_total"})
+
+    def _written(self, cut: Mapping[str, str]) -> bytes:
+        parts: list[str] = []
+        for name, family in catalog.FAMILIES.items():
+            if self._lines.get(name):
+                shown = name.removesuffix(cut.get(family.kind, ""))
+                # An info family is a gauge of constant 1: the classic text format knows no other way.
+                kind = "gauge" if family.kind == "info" else family.kind
+                parts.append(f"# HELP {shown} {family.help}\n# TYPE {shown} {kind}\n")
+                parts.extend(self._lines[name])
+        return "".join(parts).encode(errors="replace")
 
 
-def _made(family: catalog.Family) -> Metric:
-    if family.kind == "counter":
-        return CounterMetricFamily(family.name, family.help, labels=family.labels)
-    # An info family is a gauge of constant 1: the classic text format knows no other way.
-    return GaugeMetricFamily(family.name, family.help, labels=family.labels)
+@functools.lru_cache(maxsize=ENDS_KEPT)
+def _end(name: str, rest: tuple[str, ...]) -> str:
+    """What follows the owner's labels in a line: those that are the family's own."""
+    family = catalog.FAMILIES[name]
+    return "".join(f",{pair}" for pair in _pairs(family, family.labels[2:], rest)) + "}"
 
 
-def families(status: FleetStatus | None, tally: Tally) -> tuple[Metric, ...]:
-    """Everything the controller publishes after a tick; before the first, what it is and counts."""
-    out = Families()
+def _labels(family: catalog.Family, values: Sequence[str]) -> str:
+    return f"{{{','.join(_pairs(family, family.labels, values))}}}" if family.labels else ""
+
+
+def _pairs(family: catalog.Family, names: Sequence[str], values: Sequence[str]) -> list[str]:
+    if len(values) != len(names):
+        raise ValueError(f"{family.name} has the labels {family.labels}, not {values}")
+    return [f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True)]
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def owner_labels(namespace: str, name: str) -> str:
+    """The labels that every series of a workload begins with."""
+    return f'namespace="{_escaped(namespace)}",workload="{_escaped(name)}"'
+
+
+def render(status: FleetStatus | None, tally: Tally) -> httpd.Exposition:
+    """Everything the controller publishes after a tick; before the first, what it is and counts.
+
+    It is written when somebody asks, in their thread, and once for both formats: a tick does not
+    wait for it, and ticks that nobody scrapes cost nothing.
+    """
+    written = functools.cache(lambda: written_of(status, tally))
+    return httpd.render(
+        (), extra_text=lambda: written().text(), extra_openmetrics=lambda: written().openmetrics()
+    )
+
+
+def written_of(status: FleetStatus | None, tally: Tally) -> Writer:
+    """The families of `render`."""
+    out = Writer()
     _process(out, tally)
     if status is not None:
+        out.add("gpuscale_controller_tick_seconds", (), status.observation.tick_s)
         out.add("gpuscale_controller_last_tick_timestamp_seconds", (), status.snapshot.at)
         out.add("gpuscale_controller_workloads", (), float(len(status.workloads)))
-        _arrays(out, status)
-        for i, key in enumerate(status.observation.keys):
-            _workload(out, status, i, key)
-    return out.all()
+        owners = [owner_labels(w.namespace, w.name) for w in status.workloads]
+        _arrays(out, status, owners)
+        for i, owner in enumerate(owners):
+            _workload(out, status, i, owner)
+    return out
 
 
-def _process(out: Families, tally: Tally) -> None:
+def _process(out: Writer, tally: Tally) -> None:
     out.add("gpuscale_controller_build_info", (__version__,), 1.0)
     out.add("gpuscale_controller_ticks_total", (), float(tally.ticks))
     for step, seconds in tally.step_s.items():
@@ -86,61 +150,51 @@ def _process(out: Families, tally: Tally) -> None:
         out.add("gpuscale_workload_scale_events_total", (namespace, name, "down"), float(down))
 
 
-def _arrays(out: Families, status: FleetStatus) -> None:
+def _arrays(out: Writer, status: FleetStatus, owners: Sequence[str]) -> None:
     """The families that are one array of the observation or the decision each."""
     seen, decision = status.observation, status.decision
-    labels = [(w.namespace, w.name) for w in status.workloads]
-    columns: Mapping[str, Iterable[float]] = {
-        "gpuscale_workload_demand": seen.demand.tolist(),
-        "gpuscale_workload_backlog": seen.backlog.tolist(),
-        "gpuscale_workload_signal_age_seconds": seen.age_s.tolist(),
-        "gpuscale_workload_signal_coverage_ratio": seen.coverage.tolist(),
-        "gpuscale_workload_desired_replicas": decision.desired.tolist(),
-        "gpuscale_workload_held": decision.held.astype(float).tolist(),
+    columns = {
+        "gpuscale_workload_demand": seen.demand,
+        "gpuscale_workload_backlog": seen.backlog,
+        "gpuscale_workload_signal_age_seconds": seen.age_s,
+        "gpuscale_workload_signal_coverage_ratio": seen.coverage,
+        "gpuscale_workload_desired_replicas": decision.desired,
+        "gpuscale_workload_held": decision.held.astype(float),
     }
     for name, values in columns.items():
-        for owner, value in zip(labels, values, strict=True):
-            out.add(name, owner, value)
+        out.column(name, owners, values.tolist())
     stages = {"asked": seen.asked, "ready": seen.ready}
     stages |= {"starting": seen.starting, "pending": seen.pending}
     for stage, array in stages.items():
-        for owner, value in zip(labels, array.tolist(), strict=True):
-            out.add("gpuscale_workload_replicas", (*owner, stage), value)
+        out.column("gpuscale_workload_replicas", owners, array.tolist(), stage)
     forecast = decision.forecast
     for j, level in enumerate(forecast.levels):
-        quantiles, covered = forecast.quantiles[:, j].tolist(), forecast.coverage[:, j].tolist()
-        for owner, value, share in zip(labels, quantiles, covered, strict=True):
-            out.add("gpuscale_workload_forecast_demand", (*owner, f"{level:g}"), value)
-            out.add("gpuscale_workload_forecast_coverage_ratio", (*owner, f"{level:g}"), share)
+        for name, matrix in (
+            ("gpuscale_workload_forecast_demand", forecast.quantiles),
+            ("gpuscale_workload_forecast_coverage_ratio", forecast.coverage),
+        ):
+            out.column(name, owners, matrix[:, j].tolist(), f"{level:g}")
 
 
-def _workload(out: Families, status: FleetStatus, i: int, key: str) -> None:
+def _workload(out: Writer, status: FleetStatus, i: int, owner: str) -> None:
     """The families that need the outcome of one workload."""
     workload, seen = status.workloads[i], status.observation
-    owner = (workload.namespace, workload.name)
-    policy = workload.policy
-    out.add(
-        "gpuscale_workload_info",
-        (*owner, policy.server, policy.mode, workload.policy_name, workload.actuator),
-        1.0,
-    )
-    out.add(
-        "gpuscale_workload_lead_time_seconds",
-        (*owner, status.leads[i].source),
-        float(seen.lead_s[i]),
-    )
-    out.add(
-        "gpuscale_workload_capacity", (*owner, status.capacities[i].source), float(seen.capacity[i])
-    )
+    policy, lead, capacity = workload.policy, status.leads[i], status.capacities[i]
+    info = (policy.server, policy.mode, workload.policy_name, workload.actuator)
+    out.row("gpuscale_workload_info", owner, 1.0, *info)
+    out.row("gpuscale_workload_lead_time_seconds", owner, float(seen.lead_s[i]), lead.source)
+    out.row("gpuscale_workload_capacity", owner, float(seen.capacity[i]), capacity.source)
     outcome = status.decision.of(i)
     match outcome:
         case Hold():
-            out.add("gpuscale_workload_hold_info", (*owner, label_text(outcome.reason)), 1.0)
+            out.row("gpuscale_workload_hold_info", owner, 1.0, label_text(outcome.reason))
         case Decision():
-            out.add("gpuscale_workload_planned_replicas", owner, float(outcome.planned))
-            out.add("gpuscale_workload_candidate_info", (*owner, outcome.candidate), 1.0)
+            out.row("gpuscale_workload_planned_replicas", owner, float(outcome.planned))
+            out.row("gpuscale_workload_candidate_info", owner, 1.0, outcome.candidate)
+            for verdict in outcome.verdicts:
+                out.row("gpuscale_workload_guard_info", owner, 1.0, verdict.guard)
             for candidate, cost in _told(outcome):
-                out.add("gpuscale_workload_candidate_cost", (*owner, candidate), cost)
+                out.row("gpuscale_workload_candidate_cost", owner, cost, candidate)
 
 
 def _told(decision: Decision) -> list[tuple[str, float]]:
@@ -156,6 +210,5 @@ def label_text(sentence: str) -> str:
 
     A reason that says "for 45 s" and then "for 60 s" would make a new series at each tick.
     """
-    words = ["N" if word[:1].isdigit() else word for word in sentence.split()]
-    line = " ".join(words)
+    line = without_numbers(sentence)
     return line if len(line) <= REASON_CHARS_MAX else line[: REASON_CHARS_MAX - 1] + "…"

@@ -470,3 +470,23 @@ async def test_far_set_back_the_past_is_entered_anew() -> None:
 
     assert [e["seconds"] for e in logs if e["event"] == "wall clock set back"] == [3600]
     assert [e["workloads"] for e in logs if e["event"] == "past entered"] == [1]
+
+
+async def test_a_workload_that_is_removed_leaves_no_series() -> None:
+    """A dashboard must not show what nobody declares any more, nor an alert fire for it."""
+    cluster = FakeCluster(
+        objects=[scaled_object("inference", name) for name in ("llama", "vision")]
+    )
+    signal = FakeSignal(demand={LLAMA: 20.0, "inference/vision": 9.0})
+    async with running({}, signal=signal, cluster=cluster) as run:
+        await run.ticks(3)
+        signal.demand["inference/vision"] = 90.0
+        await run.ticks(3)
+        _, before = await run.text("/metrics")
+        cluster.objects.pop()
+        await run.ticks()
+        _, after = await run.text("/metrics")
+
+    assert 'gpuscale_workload_scale_events_total{namespace="inference",workload="vision"' in before
+    assert 'workload="vision"' not in after
+    assert 'workload="llama"' in after

@@ -142,9 +142,7 @@ def tally(begun: float) -> Tally:
 async def controller_page() -> AsyncIterator[int]:
     """The controller's families over HTTP; the port."""
     known, begun = status(), time.monotonic()
-    app = httpd.application(
-        page=lambda: httpd.render(metrics.families(known, tally(begun))), ready=lambda: None
-    )
+    app = httpd.application(page=lambda: metrics.render(known, tally(begun)), ready=lambda: None)
     server = await httpd.HttpServer.start(app, "127.0.0.1:0")
     try:
         yield server.address[1]

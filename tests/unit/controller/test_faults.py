@@ -1,8 +1,11 @@
 """What is wrong is said once when it begins and once when it ends, and shown for as long as it is."""
 
+import time
+
+import pytest
 from structlog.testing import capture_logs
 
-from gpuscale.controller.faults import FAULTS_MAX, Faults
+from gpuscale.controller.faults import FAULTS_MAX, Faults, without_numbers
 
 
 def test_a_fault_is_said_when_it_begins_and_when_it_ends() -> None:
@@ -56,3 +59,49 @@ def test_what_is_kept_is_bounded() -> None:
 
     assert len(faults.sentences()) <= FAULTS_MAX
     assert len(logs) <= FAULTS_MAX
+
+
+def test_names_that_begin_with_a_digit_are_different_faults() -> None:
+    """Namespaces, models and addresses do; a number that stands alone says how much, and changes."""
+    faults = Faults()
+    sentences = (
+        "7b/chat: key capacity is 'x': write a number",
+        "8b/chat: key capacity is 'x': write a number",
+        "10.0.0.1:8000 answered 404: check metrics_port",
+        "10.0.0.2:8000 answered 404: check metrics_port",
+    )
+    with capture_logs() as logs:
+        faults.replace("declaration", dict.fromkeys(sentences, ()))
+
+    assert faults.sentences() == sentences
+    assert len(logs) == len(sentences)
+
+
+def test_sentences_that_differ_in_numbers_alone_are_one_with_the_workloads_of_all() -> None:
+    faults = Faults()
+    faults.replace("signal", {"it is 45 s old": ["ai/one"], "it is 60 s old": ["ai/two"]})
+
+    assert faults.sentences() == ("it is 45 s old (ai/one, ai/two)",)
+
+
+def test_many_faults_of_one_topic_hide_no_other_topic() -> None:
+    faults = Faults()
+    with capture_logs():
+        faults.replace("declaration", {f"ai/{chr(97 + i)}: no": () for i in range(26)})
+        faults.replace("write", {f"ai/{chr(97 + i)}: no": () for i in range(26)})
+        faults.set("signal", "Prometheus does not answer")
+
+    assert "Prometheus does not answer" in faults.sentences()
+
+
+@pytest.mark.parametrize(
+    "text", ["45", "45.5", "-3", "0.5%", "(12", "1,024", "1e+06", "90%,", "12)."]
+)
+def test_every_way_to_write_a_number_is_one(text: str) -> None:
+    assert "N" in without_numbers(f"it is {text} old")
+
+
+def test_a_sentence_of_digits_without_end_costs_nothing() -> None:
+    begun = time.monotonic()
+    without_numbers("1" * 200_000 + "x " + "1," * 100_000 + "x")
+    assert time.monotonic() - begun < 1.0

@@ -1,6 +1,10 @@
 """The controller's metrics say what was decided, in the catalog's words, and nothing that is not known."""
 
+from collections.abc import Sequence
+
 from prometheus_client.core import Metric
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
 
 from gpuscale import catalog
 from gpuscale.controller import decide, metrics
@@ -10,7 +14,7 @@ from gpuscale.settings import Policy
 from tests.fakes.statuses import NOW, TICK_S, status_of, workload
 
 
-def value(families: tuple[Metric, ...], name: str, **labels: str) -> float | None:
+def value(families: Sequence[Metric], name: str, **labels: str) -> float | None:
     """The one sample with these labels; None where there is none."""
     found = [
         s.value
@@ -22,8 +26,15 @@ def value(families: tuple[Metric, ...], name: str, **labels: str) -> float | Non
     return found[0] if found else None
 
 
-def of(status: FleetStatus, tally: Tally | None = None) -> tuple[Metric, ...]:
-    return metrics.families(status, tally or Tally())
+def of(status: FleetStatus | None, tally: Tally | None = None) -> Sequence[Metric]:
+    """The families of a page, as a scraper reads them, the same in both formats."""
+    page = metrics.render(status, tally or Tally())
+    families = list(text_string_to_metric_families(page.text.decode()))
+    read = openmetrics.text_string_to_metric_families(page.openmetrics.decode())  # type: ignore[no-untyped-call]
+    openly = list(read)
+    assert [f.samples for f in openly] == [f.samples for f in families]
+    assert [(f.name, f.type) for f in openly] == [(f.name, f.type) for f in families]
+    return families
 
 
 def test_a_decision_is_published_as_it_was_decided() -> None:
@@ -88,13 +99,14 @@ def test_every_family_stands_in_the_catalog_with_its_labels() -> None:
         for sample in family.samples:
             declared = catalog.FAMILIES[sample.name]
             assert declared.wing == "controller"
-            assert tuple(sample.labels) == declared.labels
+            assert set(sample.labels) == set(declared.labels)
+            assert family.documentation == declared.help
     assert value(families, "gpuscale_workload_scale_events_total", direction="up") == 3
     assert value(families, "gpuscale_scaler_requests_total", code="OK") == 9
 
 
 def test_before_the_first_tick_there_is_a_page() -> None:
-    families = metrics.families(None, Tally())
+    families = of(None)
 
     assert value(families, "gpuscale_controller_build_info") == 1.0
     assert value(families, "gpuscale_controller_ticks_total") == 0.0
@@ -137,3 +149,37 @@ def test_of_many_candidates_the_one_in_use_and_the_cheapest_are_published() -> N
     assert len(published) == metrics.CANDIDATES_MAX + 1
     assert outcome.candidate in published
     assert min(published.values()) == min(outcome.candidate_costs.values())
+
+
+def test_a_guard_that_changed_the_plan_has_a_series_and_the_others_have_none() -> None:
+    """What runs was asked for by somebody: it stays while demand was seen for a quarter minute only."""
+    state = ReplicaState(
+        key="inference/llama", asked=9, ready=9, starting=0, pending=0, endpoints=(), starts_s=()
+    )
+    status = status_of({"llama": 5.0}, replicas={"inference/llama": state})
+    outcome = status.decision.of(0)
+    assert isinstance(outcome, Decision)
+    changed = {verdict.guard for verdict in outcome.verdicts}
+    assert "fresh_start" in changed
+
+    published = {
+        s.labels["guard"]
+        for family in of(status)
+        for s in family.samples
+        if s.name == "gpuscale_workload_guard_info"
+    }
+
+    assert published == changed
+
+
+def test_hostile_label_values_stay_within_their_quotes() -> None:
+    hostile = 'a"} 1\n# TYPE evil counter\nevil{x="\\'
+    fleet = [workload("llama", namespace=hostile)]
+    families = of(status_of({"llama": 20.0}, workloads=fleet))
+
+    assert value(families, "gpuscale_workload_demand", namespace=hostile) == 20.0
+    assert "evil" not in {family.name for family in families}
+
+
+def test_the_tick_is_published_for_the_alert_on_late_ones() -> None:
+    assert value(of(status_of({"llama": 20.0})), "gpuscale_controller_tick_seconds") == TICK_S

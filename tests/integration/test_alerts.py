@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuscale.settings import ControllerSettings, Policy
+from gpuscale.controller.actuators.keda import STALE_AFTER_S
+from gpuscale.controller.daemon import STALE_TICKS
+from gpuscale.settings import Policy
 from tests import promql, tools
 
 FOLDER = tools.REPOSITORY / "alerts"
@@ -110,4 +112,5 @@ def test_numbers_in_the_rules_agree_with_the_default_settings() -> None:
     (coverage,) = (rule for rule in RULES if rule["alert"] == "GpuscaleSignalCoverageLow")
     assert float(coverage["expr"].rpartition("<")[2]) == default.coverage_min
     (late,) = (rule for rule in RULES if rule["alert"] == "GpuscaleTicksLate")
-    assert float(late["expr"].rpartition(">")[2]) == 4 * ControllerSettings().tick_s
+    fresh = f"clamp_min({STALE_TICKS} * max(gpuscale_controller_tick_seconds), {STALE_AFTER_S:g})"
+    assert late["expr"].rpartition("> ")[2] == fresh, "as long as KEDA is answered"

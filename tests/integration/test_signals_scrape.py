@@ -156,6 +156,7 @@ async def test_when_every_pod_fails_the_error_names_one_and_the_cure(scene: Scen
 # ---------------------------------------------------------------- hostile pages
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+LARGE_BYTES = 8 * 2**20
 GZIP = {"Content-Encoding": "gzip"}
 WANTED = b"vllm:num_requests_running 1\nvllm:request_success_total 5\n"
 
@@ -180,6 +181,8 @@ def large(kind: str) -> bytes:
     """Made before it is served: pods and scraper share one loop here, and must not wait for it."""
     if kind == "bomb":
         return gzip.compress(b"\0" * 64 * 2**20, 1)
+    if kind == "line ends":
+        return b"\n" * LARGE_BYTES
     return b"".join(b'vllm:num_requests_running{i="%d"} 1\n' % i for i in range(1_000_000))
 
 
@@ -206,6 +209,10 @@ async def many_series(request: web.Request) -> web.StreamResponse:
 async def many_small_series(request: web.Request) -> web.StreamResponse:
     lines = (b'vllm:num_requests_waiting{a="%x"} 1\n' % i for i in range(6_500))
     return web.Response(body=b"".join(lines) + WANTED * 4)
+
+
+async def line_ends(request: web.Request) -> web.StreamResponse:
+    return web.Response(body=large("line ends"))
 
 
 async def garbage(request: web.Request) -> web.StreamResponse:
@@ -270,6 +277,38 @@ async def test_a_hostile_page_silences_its_own_pod_only(scene: Scene, kind: str)
         assert (reading.pods_answered, reading.pods_expected) == (1, 2)
         assert type(error) is wanted, error
         assert address in str(error)
+
+
+HEAVY: dict[str, Handler] = {
+    "line ends": line_ends,
+    "a million series": many_series,
+    "bomb": bomb,
+}
+
+
+@pytest.mark.parametrize("kind", HEAVY)
+async def test_a_page_as_large_as_allowed_keeps_nobody_from_the_event_loop(kind: str) -> None:
+    """KEDA's calls and the probes are answered on it. Two seconds, where it was split at once."""
+    for each in ("line ends", "bomb", "series"):
+        large(each)
+    settings = ScrapeSettings(timeout_s=20.0, bytes_max=LARGE_BYTES)
+    signal = ScrapeSignal(settings, SystemClock(), deadline_s=30.0)
+    lags: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            begun = time.monotonic()
+            await asyncio.sleep(0.005)
+            lags.append(time.monotonic() - begun)
+
+    async with page(HEAVY[kind]) as address:
+        watching = asyncio.ensure_future(watch())
+        (outcome,) = (await signal.read([target(address)], time.time())).values()
+        watching.cancel()
+    await signal.close()
+
+    assert isinstance(outcome, SourceMalformed)
+    assert max(lags) < 0.5
 
 
 async def test_a_page_within_the_limits_is_read_as_gzip_too(scene: Scene) -> None:

@@ -6,6 +6,7 @@ format 0.0.4, https://prometheus.io/docs/instrumenting/exposition_formats/): a l
 sample is skipped, never guessed at.
 """
 
+import io
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,15 @@ from gpuscale.errors import SourceMalformed
 
 SERIES_MAX = 10_000
 """Wanted series on one page: engines × models × versions × reasons stay far below."""
+
+LINES_MAX = 500_000
+"""On one page: a page of line ends alone is small, and reading it takes long."""
+
+LINE_BYTES_MAX = 64 * 1024
+"""Of one sample; a longer line is none. Matching keeps the interpreter for itself meanwhile."""
+
+LOOKED_AT_MAX = 5 * SERIES_MAX
+"""Lines that begin like a wanted metric, samples or not."""
 
 START_TIME = "process_start_time_seconds"
 """Written by most client libraries; tells a restarted server from one whose counter fell."""
@@ -41,16 +51,25 @@ Page = Mapping[str, Mapping[str, float]]
 def parse(text: bytes, names: Iterable[str]) -> Page:
     """The wanted series of a page. Of a series that stands twice the first counts, as in Prometheus.
 
-    Raises SourceMalformed for more than SERIES_MAX wanted series.
+    Raises SourceMalformed for more than LINES_MAX lines, LOOKED_AT_MAX that begin like wanted ones
+    or SERIES_MAX wanted series.
     """
     wanted = {name.encode(): name for name in names}
     prefixes = tuple(wanted)
     found: dict[str, dict[str, float]] = {}
-    count = 0
-    for line in text.split(b"\n"):
+    count = looked_at = 0
+    # Line by line, not split: a list of millions would be ten times the page.
+    for number, line in enumerate(io.BytesIO(text)):
+        if number >= LINES_MAX:
+            raise SourceMalformed(f"more than {LINES_MAX} lines")
         if not line.startswith(prefixes):
             continue
-        match = _SAMPLE.fullmatch(line.rstrip(b"\r"))
+        looked_at += 1
+        if looked_at > LOOKED_AT_MAX:
+            raise SourceMalformed(f"more than {LOOKED_AT_MAX} lines of the wanted metrics")
+        if len(line) > LINE_BYTES_MAX:
+            continue
+        match = _SAMPLE.fullmatch(line.rstrip(b"\r\n"))
         if match is None or (name := wanted.get(match[1])) is None:
             continue
         value = _number(match[3])

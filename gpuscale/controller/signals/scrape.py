@@ -2,7 +2,9 @@
 
 A page is hostile input. It is read within a time and a size, both as sent and as decompressed,
 redirects are not followed, and whatever is wrong with it silences that one pod: the others' sum
-is scaled to the pods expected, and the coverage says so. Demand itself is computed in demand.py.
+is scaled to the pods expected, and the coverage says so. What is large is parsed beside the event
+loop, and never kept as text: a thousand pods of the largest pages fit into memory one by one, not
+all at once. Demand itself is computed in demand.py.
 """
 
 import asyncio
@@ -17,7 +19,7 @@ from gpuscale.controller.demand import DemandState, update
 from gpuscale.controller.domain import Floats, SignalReading, SignalTarget
 from gpuscale.controller.podsample import PodSample
 from gpuscale.controller.servers import SERVERS
-from gpuscale.controller.servers.table import parse, pod_sample, wanted
+from gpuscale.controller.servers.table import Page, parse, pod_sample, wanted
 from gpuscale.errors import (
     SourceError,
     SourceMalformed,
@@ -32,6 +34,12 @@ DEADLINE_S = 10.0
 
 INFLATE_BYTES = 64 * 1024
 """Decompressed in steps of this much, so that a bomb is noticed at bytes_max and not after it."""
+
+INLINE_BYTES = 64 * 1024
+"""A page up to this size is parsed where it is: milliseconds, and a thread costs as much."""
+
+INLINE_SERIES = 1_000
+"""The same for the series of all pods of a workload together."""
 
 NEW = 1
 """Rank of an address that has not been read yet."""
@@ -48,10 +56,15 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
-    """A page that was read: its bytes and when they came."""
+    """A page that was read: what is wanted of it, and when it came."""
 
-    text: bytes
+    page: Page
     at: float
+
+    @property
+    def series(self) -> int:
+        """Of the wanted metrics."""
+        return sum(len(each) for each in self.page.values())
 
 
 class _NotRead(SourceUnreachable):
@@ -77,9 +90,15 @@ class ScrapeSignal:
         self, targets: Sequence[SignalTarget], now: float
     ) -> Mapping[str, SignalReading | Exception]:
         """A reading per target, or the error of its pods where none of them could be read."""
-        addresses = {address for target in targets for address in target.endpoints}
-        ranks = {address: self._ranks.get(address, NEW) for address in addresses}
-        pages = await self._pages(sorted(ranks, key=lambda each: (ranks[each], each)))
+        names: dict[str, frozenset[str]] = {}
+        for target in targets:
+            table = SERVERS.get(target.server)
+            sought = frozenset() if table is None else frozenset(wanted(table))
+            for address in target.endpoints:
+                names[address] = names.get(address, sought) | sought
+        ranks = {address: self._ranks.get(address, NEW) for address in names}
+        ordered = sorted(ranks, key=lambda each: (ranks[each], each))
+        pages = await self._pages({address: names[address] for address in ordered})
         for address, page in pages.items():
             if isinstance(page, _Read):
                 ranks[address] = 0
@@ -90,9 +109,15 @@ class ScrapeSignal:
         outcomes: dict[str, SignalReading | Exception] = {}
         for target in targets:
             state = self._states.get(target.key, DemandState())
-            states[target.key], outcomes[target.key] = _outcome(target, pages, state, now)
-            # Parsing is quick, and a fleet is large: whoever waits for the loop gets a turn.
-            await asyncio.sleep(0)
+            own = {address: pages[address] for address in target.endpoints}
+            read = [page for page in own.values() if isinstance(page, _Read)]
+            if sum(page.series for page in read) > INLINE_SERIES:
+                outcome = await asyncio.to_thread(_outcome, target, own, state, now)
+            else:
+                outcome = _outcome(target, own, state, now)
+                # It is quick, and a fleet is large: whoever waits for the loop gets a turn.
+                await asyncio.sleep(0)
+            states[target.key], outcomes[target.key] = outcome
         self._states = states
         return outcomes
 
@@ -108,38 +133,45 @@ class ScrapeSignal:
             await self._session.close()
             self._session = None
 
-    async def _pages(self, addresses: Sequence[str]) -> Mapping[str, _Read | SourceError]:
-        """Every page or what is wrong with it, within the deadline."""
+    async def _pages(
+        self, wanted_of: Mapping[str, frozenset[str]]
+    ) -> Mapping[str, _Read | SourceError]:
+        """Every page or what is wrong with it, within the deadline; by address, in that order.
+
+        `wanted_of`: the metric names that are wanted of each.
+        """
         pages: dict[str, _Read | SourceError] = {
             address: _NotRead(
                 f"{address} was not read within {self._deadline_s:g} s of its tick: "
                 "raise scrape.concurrency_max, or read through a Prometheus"
             )
-            for address in addresses
+            for address in wanted_of
         }
-        queue = iter(addresses)
+        queue = iter(wanted_of.items())
 
         async def worker(limit: asyncio.Timeout) -> None:
-            for address in queue:
+            for address, names in queue:
                 # A cancellation can meet a page's own time-out and be taken for it.
                 if limit.expired():
                     return
                 # What stands if the deadline cuts this page off: it had its turn.
                 pages[address] = self._silent(address)
-                pages[address] = await self._page(address)
+                pages[address] = await self._page(address, names)
 
         try:
             async with asyncio.timeout(self._deadline_s) as limit, asyncio.TaskGroup() as group:
-                for _ in range(min(self._settings.concurrency_max, len(addresses))):
+                for _ in range(min(self._settings.concurrency_max, len(wanted_of))):
                     group.create_task(worker(limit), name="scrape pods")
         except TimeoutError:
             pass
         return pages
 
-    async def _page(self, address: str) -> _Read | SourceError:
+    async def _page(self, address: str, names: frozenset[str]) -> _Read | SourceError:
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 text = await self._get(address)
+            at = self._clock.wall()
+            return _Read(page=await self._parsed(address, text, names), at=at)
         except SourceError as error:
             return error
         except TimeoutError:
@@ -151,7 +183,16 @@ class ScrapeSignal:
                 f"{address} cannot be read ({foreign(error) or type(error).__name__}): check that "
                 "the pod serves this page and that a NetworkPolicy lets the controller reach it"
             )
-        return _Read(text=text, at=self._clock.wall())
+
+    async def _parsed(self, address: str, text: bytes, names: frozenset[str]) -> Page:
+        try:
+            if len(text) > INLINE_BYTES:
+                return await asyncio.to_thread(parse, text, names)
+            return parse(text, names)
+        except SourceMalformed as error:
+            raise SourceMalformed(
+                f"{address} has {error}: check metrics_port and metrics_path"
+            ) from error
 
     def _silent(self, address: str) -> SourceUnreachable:
         return SourceUnreachable(
@@ -181,14 +222,14 @@ class ScrapeSignal:
             if inflate is None:
                 body += chunk
             else:
-                self._inflate(address, inflate, chunk, body)
+                await self._inflate(address, inflate, chunk, body)
             if len(body) > self._settings.bytes_max:
                 raise self._too_large(address)
         if inflate is not None and not inflate.eof:
             raise SourceMalformed(f"{address} broke off within its gzip: part of a page is no page")
         return bytes(body)
 
-    def _inflate(
+    async def _inflate(
         self, address: str, inflate: "zlib._Decompress", chunk: bytes, body: bytearray
     ) -> None:
         try:
@@ -197,6 +238,7 @@ class ScrapeSignal:
                 if len(body) > self._settings.bytes_max:
                     raise self._too_large(address)
                 chunk = inflate.unconsumed_tail
+                await asyncio.sleep(0)
         except zlib.error as error:
             raise SourceMalformed(
                 f"{address} sent what is not gzip ({foreign(error)}): serve the page as text"
@@ -262,8 +304,7 @@ def _outcome(
             errors.append(page)
             continue
         try:
-            series = parse(page.text, wanted(table))
-            samples.append(pod_sample(table, series, pod=address, at=page.at))
+            samples.append(pod_sample(table, page.page, pod=address, at=page.at))
         except SourceMalformed as error:
             errors.append(error)
     # Endpoints without a number beside them are all expected: they were named, or found ready.

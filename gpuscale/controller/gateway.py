@@ -3,7 +3,7 @@
 Beside the port, the resource types that the controller knows and the paths of their objects.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -26,6 +26,10 @@ class Throttled(ApiError):
         self.retry_after_s = retry_after_s
 
 
+class TooLarge(ApiError):
+    """More than an answer may have: ask for less at a time."""
+
+
 class KubeGateway(Protocol):
     """What is asked of an API server. Every method raises ApiError, one sentence with server and cure."""
 
@@ -35,7 +39,16 @@ class KubeGateway(Protocol):
         ...
 
     async def get(self, path: str, query: Mapping[str, str] = _NOTHING) -> dict[str, Any]:
-        """One object or one page of a list."""
+        """One object."""
+        ...
+
+    async def page(
+        self, path: str, query: Mapping[str, str]
+    ) -> tuple[Mapping[str, Any], Iterator[dict[str, Any]]]:
+        """One page of a list: its metadata, and its objects, each decoded when its turn comes.
+
+        Raises TooLarge for one that is larger than is read; the iterator may raise ApiError.
+        """
         ...
 
     async def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:

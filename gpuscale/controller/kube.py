@@ -7,7 +7,7 @@ Watch (retries a 410 with the version that was refused, hangs on a silent server
 
 import os
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +17,7 @@ import aiohttp
 import msgspec
 
 from gpuscale.clock import Clock
-from gpuscale.controller.gateway import KubeGateway, Throttled
+from gpuscale.controller.gateway import KubeGateway, Throttled, TooLarge
 from gpuscale.errors import (
     ApiConflict,
     ApiError,
@@ -30,8 +30,9 @@ from gpuscale.errors import (
 )
 from gpuscale.settings import KubernetesSettings
 
-BODY_BYTES_MAX = 128 * 2**20
-"""A page of 500 pods takes 10 MB; beyond this the answer is not one."""
+BODY_BYTES_MAX = 64 * 2**20
+"""A page of 500 pods takes 10 MB. Servers that give a list from their cache give it whole, whatever
+page was asked for: above this it is asked for again in pages."""
 EVENT_BYTES_MAX = 8 * 2**20
 """etcd's largest object is 1.5 MiB, and an event holds one."""
 ERROR_BYTES_MAX = CHUNK_BYTES = 64 * 1024
@@ -145,6 +146,14 @@ class _Call(NamedTuple):
     timeout: aiohttp.ClientTimeout
 
 
+class _Page(msgspec.Struct):
+    """A page of a list, whose objects wait to be decoded: all at once they keep the event loop, and
+    take ten times the memory."""
+
+    metadata: dict[str, Any] | None = None
+    items: list[msgspec.Raw] | None = None
+
+
 class _Gateway:
     """KubeGateway over the library's HTTP client."""
 
@@ -163,6 +172,16 @@ class _Gateway:
 
     async def get(self, path: str, query: Mapping[str, str] = _NOTHING) -> dict[str, Any]:
         return await self._object("GET", path, query, None)
+
+    async def page(
+        self, path: str, query: Mapping[str, str]
+    ) -> tuple[Mapping[str, Any], Iterator[dict[str, Any]]]:
+        raw = await self._raw("GET", path, query, None)
+        try:
+            page = _decode(raw, type=_Page)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise self._malformed(path) from error
+        return page.metadata or {}, (self._decoded(each, path) for each in page.items or ())
 
     async def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         return await self._object("PATCH", path, _NOTHING, body)
@@ -184,15 +203,19 @@ class _Gateway:
     async def _object(
         self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None
     ) -> dict[str, Any]:
+        return self._decoded(await self._raw(method, path, query, body), path)
+
+    async def _raw(
+        self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None
+    ) -> bytes:
         timeout = aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=CONNECT_S)
         response = await self._send(_Call(method, path, query, body, timeout))
         try:
-            raw = await _read(response, BODY_BYTES_MAX)
+            return await _read(response, BODY_BYTES_MAX)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._unreachable(error) from error
         finally:
             response.close()  # a connection whose answer was read whole has gone back to the pool
-        return self._decoded(raw, path)
 
     async def _send(self, call: _Call) -> aiohttp.ClientResponse:
         """The response, once its status is good; on 401 credentials are read again and it is tried once more."""
@@ -274,10 +297,13 @@ class _Gateway:
         try:
             return _decode(raw, type=dict[str, Any])
         except (msgspec.DecodeError, RecursionError) as error:
-            raise ApiError(
-                f"the API server {self.server} did not answer {path} with a JSON object: check that the "
-                "address is an API server's, and what stands between"
-            ) from error
+            raise self._malformed(path) from error
+
+    def _malformed(self, path: str) -> ApiError:
+        return ApiError(
+            f"the API server {self.server} did not answer {path} with a JSON object: check that the "
+            "address is an API server's, and what stands between"
+        )
 
     def _unreachable(self, error: Exception) -> ApiUnreachable:
         cause = foreign(error) or (
@@ -310,7 +336,7 @@ async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
         parts.append(chunk)
         size += len(chunk)
         if size > most:
-            raise ApiError(
+            raise TooLarge(
                 f"{response.url.origin()} answered more than {most} bytes: watch fewer namespaces with "
                 "kubernetes.namespaces"
             )

@@ -1,12 +1,13 @@
 """A list-and-watch cache of one resource: complete, current, and honest about when it is neither.
 
 The list comes in pages, the first from the API server's own cache (resourceVersion 0), a relist after
-a 410 consistent (none). The watch starts where the list ended and goes on from the version of each
+a 410, or after an answer that was too large, consistent (none). The watch starts where the list ended and goes on from the version of each
 event and bookmark. Its end by the server is followed by another at once; a failure, or an end within
 a second, by an exponential backoff with jitter. A relist replaces everything at once, so that what
 was deleted meanwhile is gone.
 """
 
+import asyncio
 import random
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
@@ -14,11 +15,14 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from gpuscale.clock import Clock
-from gpuscale.controller.gateway import KubeGateway, Throttled
+from gpuscale.controller.gateway import KubeGateway, Throttled, TooLarge
 from gpuscale.errors import ApiError, ApiGone, ApiNotFound, ApiRefused
 
 OBJECTS_MAX = 500_000
 """Twice the pods of the largest cluster that Kubernetes is tested with (150,000); a bound on memory."""
+
+TURN = 50
+"""Objects read in a row, some milliseconds, before others get a turn on the event loop."""
 
 PAGES_MAX = 100_000
 """A list that goes on beyond it will not end."""
@@ -109,6 +113,9 @@ class Cache(Generic[T]):
                 if self._version is None:
                     await self._list()
                 await self._watch()
+            except TooLarge as error:
+                self._consistent = True  # whose pages are as large as asked for
+                await self._pause(error)
             except ApiGone:
                 self._version, self._consistent = None, True
                 await self._pause(None)
@@ -126,11 +133,12 @@ class Cache(Generic[T]):
             query["resourceVersion"] = "0"
         found: dict[Key, T] = {}
         for _ in range(PAGES_MAX):
-            page = await self._gateway.get(self._path, query)
+            metadata, items = await self._gateway.page(self._path, query)
             self._contact = self._clock.monotonic()
-            items, metadata = page.get("items"), page.get("metadata")
-            for item in items if isinstance(items, list) else []:
+            for i, item in enumerate(items):
                 found[_key(item)] = self._keep(item)
+                if i % TURN == 0:
+                    await asyncio.sleep(0)
             if len(found) > OBJECTS_MAX:
                 raise ApiError(
                     f"{self._path} has more than {OBJECTS_MAX} objects: watch fewer namespaces with "

@@ -91,6 +91,10 @@ class FakeKube:
         self.watchers: list[Watcher] = []
         self.before_write: list[tuple[str, str, str, Mapping[str, Any]]] = []
         """Writes by somebody else that slip in between a client's read and its next write."""
+        self.pages: dict[str, bytes] = {}
+        """What a list of this resource is answered, by plural."""
+        self.whole_from_cache = False
+        """Whether a list of version 0 comes whole, whatever its limit, as from servers' watch caches."""
         self.bookmark_every_s: float | None = None
         self.url = ""
         self._runner: web.AppRunner | None = None
@@ -288,6 +292,8 @@ class FakeKube:
         return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
 
     def _list(self, request: web.Request, kind: Type, namespace: str | None) -> web.Response:
+        if kind.plural in self.pages:
+            return web.Response(body=self.pages[kind.plural], content_type="application/json")
         found = [
             obj
             for (plural, where, _), obj in sorted(self.objects.items())
@@ -302,6 +308,8 @@ class FakeKube:
             if version < self.oldest:
                 raise Refused(410, "Expired", "The provided continue parameter is too old")
         limit = int(request.query.get("limit", "0")) or len(found)
+        if self.whole_from_cache and request.query.get("resourceVersion") == "0":
+            limit = len(found)
         metadata: Object = {"resourceVersion": str(version)}
         if start + limit < len(found):
             metadata["continue"] = f"{version}.{start + limit}"

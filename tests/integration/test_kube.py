@@ -157,6 +157,57 @@ async def test_the_first_list_comes_from_the_servers_cache_and_a_relist_does_not
             assert server.count(r"/pods\?limit=3$") == 1
 
 
+async def test_a_list_too_large_to_come_whole_is_read_in_pages(
+    server: FakeKube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most API servers give a list from their cache whole, whatever page was asked for."""
+    monkeypatch.setattr(kube, "BODY_BYTES_MAX", 4_000)
+    server.whole_from_cache = True
+    for i in range(40):
+        server.put("pods", pod(f"p{i:02}"))
+    async with gateway_to(server, tmp_path) as gateway:
+        cache = Cache(gateway, PODS.path(), SystemClock(), name_of, timing=HURRY)
+        async with running(cache.run()):
+            await until(lambda: cache.synced)
+
+    assert names(cache) == {f"p{i:02}" for i in range(40)}
+    assert server.count(r"limit=3&resourceVersion=0") == 1
+    assert cache.problem is None
+
+
+@pytest.mark.parametrize("page", [b'{"metadata":null,"items":null}', b"{}", b'{"items":[]}'])
+async def test_a_list_of_nothing_is_empty_however_it_is_written(
+    server: FakeKube, tmp_path: Path, page: bytes
+) -> None:
+    server.pages["pods"] = page
+    async with gateway_to(server, tmp_path) as gateway:
+        cache = Cache(gateway, PODS.path(), SystemClock(), name_of, timing=HURRY)
+        async with running(cache.run()):
+            await until(lambda: cache.synced)
+    assert cache.objects == {}
+
+
+@pytest.mark.parametrize(
+    "page", [b'{"items":[1]}', b'{"items":{}}', b'{"metadata":[],"items":[]}', b'{"items":[{"a":]}']
+)
+async def test_a_list_that_is_none_is_one_sentence_and_tried_again(
+    server: FakeKube, tmp_path: Path, page: bytes
+) -> None:
+    server.put("pods", pod("p0"))
+    server.pages["pods"] = page
+    async with gateway_to(server, tmp_path) as gateway:
+        cache = Cache(gateway, PODS.path(), SystemClock(), name_of, timing=HURRY)
+        async with running(cache.run()):
+            await until(lambda: cache.problem is not None)
+            said = cache.problem
+            server.pages.clear()
+            await until(lambda: cache.synced)
+
+    assert said is not None
+    assert "JSON object" in said
+    assert names(cache) == {"p0"}
+
+
 async def test_bookmarks_carry_the_version_on_so_that_a_quiet_resource_survives_a_compaction(
     server: FakeKube, tmp_path: Path
 ) -> None:

@@ -1,7 +1,5 @@
 """`gpuscale exporter`, `gpuscale controller`, `gpuscale demo`: what runs until it is stopped."""
 
-import sys
-
 import click
 
 
@@ -57,6 +55,7 @@ def controller(
     """Forecast demand and ask for the replicas it needs; options win over the settings file."""
     from gpuscale.config import load
     from gpuscale.controller import daemon
+    from gpuscale.runtime import exit_now
     from gpuscale.settings import ControllerSettings
 
     settings = daemon.with_options(
@@ -64,7 +63,8 @@ def controller(
         {"listen": listen, "listen_grpc": listen_grpc},
         log_options={"level": log_level, "format": log_format},
     )
-    sys.exit(daemon.run(settings))
+    # A thread may still wait for a volume that hangs.
+    exit_now(daemon.run(settings))
 
 
 @click.command()

@@ -10,7 +10,8 @@ import math
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -36,8 +37,15 @@ MEMORY_DEMAND_ROWS_MAX = 500_000
 MEMORY_DECISION_ROWS_MAX = 20_000
 """The same bounds where the journal lives in memory: about 30 MB together."""
 
+DEADLINE_S = 5.0
+"""Longest wait for the disk. A volume that hangs must not keep the next decision from being made."""
+
 T = TypeVar("T")
 _log = log.get("journal")
+
+
+def _thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
 
 
 class Journal:
@@ -45,7 +53,9 @@ class Journal:
 
     def __init__(self, settings: JournalSettings) -> None:
         self._settings = settings
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+        self._thread = _thread()
+        self._hung: asyncio.Future[Any] | None = None
+        """Work that missed its deadline; nothing else is given to the thread until it is done."""
         self._records: Records | None = None
         self._in_memory = settings.path is None
         self._minute: dict[str, tuple[int, float, int]] = {}
@@ -136,7 +146,8 @@ class Journal:
         await self._write(rest, [])
         records, self._records = self._records, None
         if records is not None:
-            await self._run(records.close)
+            with suppress(sqlite3.OperationalError):  # said already, by the write before
+                await self._run(records.close)
         self._thread.shutdown(wait=False)
 
     # ------------------------------------------------------------ what a tick leaves
@@ -181,7 +192,17 @@ class Journal:
     # ------------------------------------------------------------ the thread, and its failures
 
     async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        """What `work` gives, by the thread. Raises sqlite3.OperationalError where the disk does not answer."""
+        if self._hung is not None and not self._hung.done():
+            raise sqlite3.OperationalError("the disk does not answer")
+        running = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        done, _ = await asyncio.wait([running], timeout=DEADLINE_S)
+        if not done:
+            self._hung = running
+            # Nobody waits for its outcome any more.
+            running.add_done_callback(lambda late: late.cancelled() or late.exception())
+            raise sqlite3.OperationalError("the disk does not answer")
+        return running.result()
 
     async def _write(self, demand: list[DemandRow], outcomes: list[Decision | Hold]) -> None:
         if demand or outcomes:
@@ -218,6 +239,8 @@ class Journal:
         damaged, self._records = self._records, None
         if damaged is not None:
             await self._run(damaged.close)
+        if self._hung is not None:  # in opening the file; the thread is lost with it
+            self._thread, self._hung = _thread(), None
         self._records = await self._run(lambda: Records.open(None))
         self._in_memory = True
 

@@ -1,9 +1,13 @@
 """The journal keeps what is needed to explain and to backfill, and never fails its caller."""
 
+import asyncio
 import sqlite3
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -293,3 +297,64 @@ async def test_one_record_that_cannot_be_read_costs_itself_and_not_the_file(
     assert journal.problem is None
     with Records.read(file) as records:
         assert records.decision(KEY, NOW + 60) == found
+
+
+async def test_a_volume_that_hangs_costs_a_tick_the_deadline_once_and_nothing_while_it_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "DEADLINE_S", 0.2)
+    answers = threading.Event()
+    write = Records.write
+
+    def hang(*given: Any) -> None:
+        answers.wait(30)
+        write(*given)
+
+    monkeypatch.setattr(Records, "write", hang)
+    journal = Journal(settings(tmp_path / "journal.db"))
+    await journal.open()
+    begun = time.monotonic()
+    with capture_logs() as logs:
+        await record(journal, [20.0 + i for i in range(20)])
+    took_s = time.monotonic() - begun
+    problem = journal.problem
+    answers.set()
+    await asyncio.sleep(0.2)
+    await record(journal, [50.0], start=NOW + 1000)
+    found = await journal.decision(KEY, NOW + 1000)
+    recovered = journal.problem
+    await journal.close()
+
+    assert took_s < 2.0
+    assert problem is not None
+    assert "journal.db" in problem
+    assert "does not answer" in problem
+    assert len([e for e in logs if e["event"] == "journal failed"]) == 1
+    assert recovered is None
+    assert isinstance(found, Decision)
+
+
+async def test_a_file_that_cannot_be_opened_for_a_hanging_volume_is_gone_on_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "DEADLINE_S", 0.2)
+    answers = threading.Event()
+    opened = Records.open
+
+    def hang(path: Path | None) -> Records:
+        if path is not None:
+            answers.wait(30)
+        return opened(path)
+
+    monkeypatch.setattr(Records, "open", hang)
+    journal = Journal(settings(tmp_path / "journal.db"))
+    await journal.open()
+    await record(journal, [20.0])
+    found = await journal.decision(KEY, NOW)
+    problem = journal.problem
+    answers.set()
+    await journal.close()
+
+    assert problem is not None
+    assert "journal.db" in problem
+    assert isinstance(found, Decision | Hold), "kept in memory"

@@ -117,6 +117,14 @@ def _overview(page: Board) -> None:
         keys=["namespace", "workload", "reason"],
         height=6,
     )
+    page.table(
+        "What guards changed",
+        "Every workload whose plan a guard changed at the last tick. partial_data keeps replicas for "
+        "want of data: while it lasts, nothing is scaled down.",
+        [("Changed", "bool_yes_no", _fleet("gpuscale_workload_guard_info", by=f"{KEYS}, guard"))],
+        keys=["namespace", "workload", "guard"],
+        height=6,
+    )
 
 
 def _peak(quantile: str) -> str:

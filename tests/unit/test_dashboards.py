@@ -138,6 +138,7 @@ NOT_SHOWN = frozenset(
         "gpuscale_process_mapping_error_info",
         "gpuscale_gpu_claim_info",
         # Their meaning is an alert's, not a curve's.
+        "gpuscale_controller_tick_seconds",
         "gpuscale_gpus_detected",
         "gpuscale_attribution_up",
         "gpuscale_attribution_unmatched_devices",

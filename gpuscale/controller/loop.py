@@ -318,7 +318,9 @@ class Loop:
         return fresh, problems
 
     async def _enter_past(self, seen: _Seen) -> None:
-        memory = decide.align(self._memory, seen.observation.keys)
+        self._memory = memory = decide.align(self._memory, seen.observation.keys)
+        if seen.targets and not seen.fresh:
+            return  # the source is down: its past would cost the tick a time-out more, and can wait
         # The reading of this tick is not the past: the journal and Prometheus end before it.
         self._memory = await self._backfill.enter(
             memory,

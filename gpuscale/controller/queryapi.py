@@ -22,9 +22,9 @@ from gpuscale.settings import PrometheusSettings
 HISTORY_PATIENCE = 6.0
 """A range query over a week takes longer than an instant one: this many times timeout_s."""
 
-ANSWER_BYTES_MAX = 4 * 1024 * 1024
-"""Of one answer: the most points of one series are some 300 kB, and a tick's query brings a few
-samples per workload. Reading this much keeps the event loop for some 20 ms."""
+ANSWER_BYTES_MAX = 1024 * 1024
+"""Of one answer: the most points of one series are some 300 kB, and a tick's query brings a dozen
+samples for each of a dozen workloads. To decode it all the event loop is held up for some 20 ms."""
 
 TOKEN_BYTES_MAX = 64 * 1024
 """A bearer token is a few kB; a larger file is another one."""

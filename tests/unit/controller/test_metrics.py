@@ -154,7 +154,7 @@ def test_of_many_candidates_the_one_in_use_and_the_cheapest_are_published() -> N
 def test_a_guard_that_changed_the_plan_has_a_series_and_the_others_have_none() -> None:
     """What runs was asked for by somebody: it stays while demand was seen for a quarter minute only."""
     state = ReplicaState(
-        key="inference/llama", asked=9, ready=9, starting=0, pending=0, endpoints=(), starts_s=()
+        key="inference/llama", asked=9, ready=9, starting=0, pending=0, endpoints=(), starts=()
     )
     status = status_of({"llama": 5.0}, replicas={"inference/llama": state})
     outcome = status.decision.of(0)

@@ -6,6 +6,8 @@ is what was asked for.
 """
 
 import asyncio
+import base64
+import ssl
 from collections.abc import Mapping, Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -69,6 +71,7 @@ class QueryApi:
         self.shown = str(self._base.with_user(None))
         """The address as it may be shown: without a password."""
         self._session: aiohttp.ClientSession | None = None
+        self._files: tuple[tuple[str, int], ...] = ()
 
     async def instant(self, query: str, at: float) -> Sequence[Series]:
         """The series of an instant query at `at`. Raises SourceError."""
@@ -89,11 +92,11 @@ class QueryApi:
     async def _post(self, path: str, form: Mapping[str, str], timeout_s: float) -> Sequence[Series]:
         # Thanos would leave out what a store did not answer, and say so in a warning only.
         data = {**form, "timeout": f"{round(timeout_s * 1000)}ms", "partial_response": "false"}
-        headers = self._headers()
+        headers, session = self._headers(), await self._http()
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._http().post(
+                session.post(
                     self._base / "api/v1" / path, data=data, headers=headers, allow_redirects=False
                 ) as response,
             ):
@@ -162,36 +165,77 @@ class QueryApi:
     def _refusal(self, status: int, said: str) -> str:
         cure = {
             400: "check the policy's `selector`",
-            401: "check prometheus.bearer_token_file",
-            403: "check prometheus.bearer_token_file",
+            401: "check prometheus.bearer_token_file, or username and password_file",
+            403: "check prometheus.bearer_token_file, or username and password_file, and tenant",
             404: "prometheus.url must be its base address, without /api/v1",
             422: "check the policy's `selector` and the server's query limits",
         }.get(status, "check the server's log")
         return f"the Prometheus at {self.shown} answered {status} ({said or 'no reason'}): {cure}"
 
     def _headers(self) -> Mapping[str, str]:
-        """With the token as it stands in its file now: kubelet rotates it."""
-        path = self._settings.bearer_token_file
-        if path is None:
-            return {}
-        try:
-            with Path(path).open("rb") as file:
-                token = file.read(TOKEN_BYTES_MAX).decode("ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SourceRefused(
-                f"the token in {path} cannot be read ({foreign(error)}): "
-                "set prometheus.bearer_token_file to a file that this process may read"
-            ) from error
-        return {"Authorization": f"Bearer {token}"}
+        """With the token or password as it stands in its file now: kubelet rotates it."""
+        settings = self._settings
+        headers = {} if settings.tenant is None else {"X-Scope-OrgID": settings.tenant}
+        if settings.bearer_token_file is not None:
+            token = _secret(settings.bearer_token_file, "bearer_token_file", "ascii")
+            headers["Authorization"] = f"Bearer {token}"
+        elif settings.username is not None and settings.password_file is not None:
+            password = _secret(settings.password_file, "password_file", "utf-8")
+            pair = base64.b64encode(f"{settings.username}:{password}".encode()).decode()
+            headers["Authorization"] = f"Basic {pair}"
+        return headers
 
-    def _http(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._connections_max),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"Accept-Encoding": "identity", "User-Agent": "gpuscale"},
-                timeout=aiohttp.ClientTimeout(total=None),  # _post has the one time-out
-                auto_decompress=False,
-                trust_env=False,
-            )
+    async def _http(self) -> aiohttp.ClientSession:
+        """The session; a new one where the files of its TLS were replaced."""
+        files = self._tls_files()
+        if self._session is not None and files == self._files:
+            return self._session
+        await self.close()
+        self._files = files
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._connections_max, ssl=self._tls()),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"Accept-Encoding": "identity", "User-Agent": "gpuscale"},
+            timeout=aiohttp.ClientTimeout(total=None),  # _post has the one time-out
+            auto_decompress=False,
+            trust_env=False,
+        )
         return self._session
+
+    def _tls_files(self) -> tuple[tuple[str, int], ...]:
+        """(path, time of its last change) of every file that TLS is made of."""
+        settings = self._settings
+        paths = [p for p in (settings.ca_file, settings.cert_file, settings.key_file) if p]
+        try:
+            return tuple((path, Path(path).stat().st_mtime_ns) for path in paths)
+        except OSError as error:
+            raise self._no_tls(error) from error
+
+    def _tls(self) -> ssl.SSLContext:
+        settings = self._settings
+        try:
+            context = ssl.create_default_context(cafile=settings.ca_file)
+            if settings.cert_file is not None:
+                context.load_cert_chain(settings.cert_file, settings.key_file)
+        except (OSError, ssl.SSLError) as error:
+            raise self._no_tls(error) from error
+        return context
+
+    @staticmethod
+    def _no_tls(error: OSError) -> SourceRefused:
+        return SourceRefused(
+            f"the certificates for Prometheus cannot be used ({foreign(error)}): check "
+            "prometheus.ca_file, cert_file and key_file"
+        )
+
+
+def _secret(path: str, key: str, encoding: str) -> str:
+    """The line in a file of TOKEN_BYTES_MAX bytes at most. Raises SourceRefused."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(TOKEN_BYTES_MAX).decode(encoding).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceRefused(
+            f"the {'token' if key == 'bearer_token_file' else 'password'} in {path} cannot be read "
+            f"({foreign(error)}): set prometheus.{key} to a file that this process may read"
+        ) from error

@@ -10,7 +10,6 @@ from gpuscale.settings.controller import (
     JournalSettings,
     KubernetesSettings,
     Policy,
-    PrometheusSettings,
     ScaleTarget,
     ScrapeSettings,
     Server,
@@ -29,6 +28,7 @@ from gpuscale.settings.exporter import (
 from gpuscale.settings.log import (
     LogSettings,
 )
+from gpuscale.settings.prometheus import PrometheusSettings
 from gpuscale.settings.web import (
     WebSettings,
 )

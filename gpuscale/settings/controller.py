@@ -17,6 +17,7 @@ from gpuscale.config import (
 )
 from gpuscale.errors import ConfigError
 from gpuscale.settings.log import LogSettings
+from gpuscale.settings.prometheus import PrometheusSettings
 from gpuscale.settings.web import WebSettings
 
 Server = Literal[
@@ -240,26 +241,6 @@ class WorkloadSettings(Strict, frozen=True, kw_only=True):
             description="Metrics pages of the pods, scraped directly; default the pods of the target, from the API server.",
         ),
     ] = ()
-
-
-class PrometheusSettings(Strict, frozen=True, kw_only=True):
-    """A server that speaks the Prometheus query API (Prometheus, Thanos, Mimir, VictoriaMetrics)."""
-
-    url: Annotated[HttpUrl, Meta(description="Base address, without /api/v1.")]
-    timeout_s: Annotated[Seconds, Meta(description="Longest wait for one query.")] = 5.0
-    rate_window_s: Annotated[
-        Seconds, Meta(description="Window of rates; at least four scrape intervals.")
-    ] = 60.0
-    bearer_token_file: Annotated[
-        str | None, Meta(description="File with a token, read again at each query.")
-    ] = None
-    backfill_s: Annotated[
-        float,
-        Meta(ge=0, le=60 * 86_400, description="History read at start; 0 for none."),
-    ] = 14 * 86_400.0
-    backfill_step_s: Annotated[Seconds, Meta(description="Step of the history read at start.")] = (
-        60.0
-    )
 
 
 class ScrapeSettings(Strict, frozen=True, kw_only=True):

@@ -267,11 +267,11 @@ def opened(path: str | None, otherwise: IO[str]) -> Iterator[IO[str]]:
 
 
 @contextmanager
-def progress_on(file: IO[str]) -> Iterator[Callable[[float], None] | None]:
+def progress_on(file: IO[str], doing: str = "backtest") -> Iterator[Callable[[float], None] | None]:
     """A bar that is told the share done and leaves no trace; nothing where `file` is no terminal."""
     if not file.isatty():
         yield None
         return
     with Progress(console=Console(file=file), transient=True) as bars:
-        task = bars.add_task("backtest", total=1.0)
+        task = bars.add_task(doing, total=1.0)
         yield lambda share: bars.update(task, completed=share)

@@ -71,6 +71,14 @@ def hour_only(rng: np.random.Generator) -> tuple[int, Floats]:
     return 10, _arrivals(rng, rate * _wander(rng, n, 30.0, 0.08), 10.0)
 
 
+def hour_of_bursts(rng: np.random.Generator) -> tuple[int, Floats]:
+    """Less than an hour of code completion: clusters of requests, quiet between, a slow drift."""
+    n = 360
+    drift = np.interp(np.arange(n), [0, n / 2, n], rng.uniform(2.0, 8.0, 3))
+    rate = drift * _wander(rng, n, 2.0, 0.5) * _wander(rng, n, 40.0, 0.25)
+    return 10, _arrivals(rng, rate, 10.0, size=2.0)
+
+
 def office_calls(rng: np.random.Generator) -> tuple[int, Floats]:
     """Business hours only, a jump at the opening, quiet weekends, two days closed unannounced."""
     hour, day = _grid(300, 42)
@@ -186,6 +194,7 @@ KINDS: tuple[Callable[[np.random.Generator], tuple[int, Floats]], ...] = (
     day_and_night,
     flash_crowds,
     spiky_api,
+    hour_of_bursts,
 )
 
 

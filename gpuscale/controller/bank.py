@@ -7,7 +7,9 @@ care about, discounted with a half-life of one day:
 
     cost = replica time billed + risk / (1 - risk) × late units × replica time per unit
 
-where the replica time per unit is that of the cheapest candidate. This is online learning with full
+where the replica time per unit is that of the candidate with the least bill, which is close to what
+a clairvoyant would need. Its own backlog counts for each: what waits behind a candidate that was
+caught short is worked off by that candidate (`plan.draining`). This is online learning with full
 feedback: the blend, weighted exponentially by cost (Cesa-Bianchi & Lugosi, "Prediction, Learning,
 and Games", 2006, ch. 2), is never much worse than the best candidate in hindsight, and where days
 differ it can be better. Late requests are dear, so weights move upwards at once when a candidate is
@@ -22,33 +24,38 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscale.controller.domain import QUANTILES, Bools, FleetForecast, Floats, Ints
+from gpuscale.controller.candidates import (
+    BLEND,
+    CANDIDATES,
+    DEFAULT,
+    HOLD_LEADS,
+    HOLD_LONG_S,
+    HOLD_SHORT_S,
+    SIGNALS,
+    Holds,
+)
+from gpuscale.controller.domain import Floats, Ints
 from gpuscale.controller.fleet import Fleet
+from gpuscale.controller.follow import Follower
 from gpuscale.controller.history import aligned
-from gpuscale.controller.plan import Candidate, columns, replicas
+from gpuscale.controller.outlook import BASES
+from gpuscale.controller.plan import Candidate, columns, draining, floors, replicas
 
 HALF_LIFE_S = 86_400.0
 """A day: a shorter memory forgets the morning by night, a longer one is slow where regimes change."""
 PRIOR_S = 3600.0
-PRIOR_EXCESS = 0.1
-"""Before there is experience, every candidate but the default is taken to have cost a tenth more
-for an hour: a quiet first half hour must not recommend the most daring one."""
-BLEND_SCALE = 0.02
-"""A candidate that cost two per cent more than the cheapest weighs 1/e of it."""
+PRIOR_EXCESS = 0.2
+"""Before there is experience, every candidate but the default is taken to have cost a fifth more for
+an hour: a quiet first half hour must not recommend the most daring one."""
+PRIOR_FADE_S = 2 * 3600.0
+"""Experience that halves the prior's weight: after a day nothing of it is left."""
+BLEND_SCALE = 0.025
+"""A candidate that cost two and a half per cent more than the cheapest weighs 1/e of it: less follows
+chance, more lets in what is known to be dear."""
 WEIGHT_MIN = 0.05
 """Share of the heaviest weight below which a candidate is left out."""
-DOWN_MARGIN = 0.25
-"""Replicas by which the blend's mean must fall below the next whole number to be followed down."""
 GAP_S = 300.0
 """After a longer gap in the data the virtual fleets start anew: nobody knows what they queued."""
-
-HOLD_SHORT_S = 300.0
-"""The HPA's default: the highest ask of the last five minutes stands."""
-HOLD_LONG_S = 900.0
-HOLD_LEADS = 2.0
-"""A steady candidate holds for two start times, and a quarter of an hour at least: giving a replica
-up for less than it takes to start one again saves nothing."""
-HOLD_SLOTS = 6
 
 PAST_MINUTES = 3 * 1440
 """Three half-lives: what lies before weighs an eighth."""
@@ -57,43 +64,9 @@ SEGMENT_MIN = 90
 TWIN_S = 60.0
 """Tick of the past: finer steps were measured to change the choice little, at several times the cost."""
 LEAD_IN_S_MAX = 6 * 3600.0
-
-_BASES: tuple[str, ...] = ("recent", "burst", *(f"q{level * 100:.0f}" for level in QUANTILES))
-"""Mean of the last minute, of the last half minute, quantiles of the peak over the lead time."""
-_HOLDS: tuple[str, ...] = ("quick", "held", "steady")
-"""As it is now; the highest of the last minutes; the highest of a longer while."""
-SIGNALS: tuple[str, ...] = tuple(f"{base}-{hold}" for hold in _HOLDS for base in _BASES)
-
-DEFAULT = "reactive@0.8"
-"""What a workload without any past starts with."""
-BLEND = "blend"
-"""Name under which the blend's own virtual cost is told."""
-
-
-def _family(name: str, signal: str, targets: Sequence[float]) -> tuple[Candidate, ...]:
-    return tuple(
-        Candidate(name=f"{name}@{target:g}", signal=signal, target=target) for target in targets
-    )
-
-
-CANDIDATES: tuple[Candidate, ...] = (
-    *_family("reactive", "recent-held", (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)),
-    *_family("reactive-steady", "recent-steady", (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)),
-    *_family("reactive-quick", "recent-quick", (0.6, 0.7, 0.8, 0.9)),
-    *_family("burst", "burst-held", (0.6, 0.7, 0.8, 0.9)),
-    *_family("forecast-q50-quick", "q50-quick", (0.9,)),
-    *_family("forecast-q75-quick", "q75-quick", (0.9,)),
-    *_family("forecast-q90-quick", "q90-quick", (0.9, 1.0)),
-    *_family("forecast-q95-quick", "q95-quick", (0.9, 1.0)),
-    *_family("forecast-q50", "q50-held", (0.9, 1.0)),
-    *_family("forecast-q75", "q75-held", (0.9, 1.0)),
-    *_family("forecast-q90", "q90-held", (0.9, 1.0)),
-    *_family("forecast-q95", "q95-held", (1.0,)),
-    *_family("forecast-q50-steady", "q50-steady", (0.9, 1.0)),
-    *_family("forecast-q75-steady", "q75-steady", (0.9, 1.0)),
-    *_family("forecast-q90-steady", "q90-steady", (1.0,)),
-)
-"""`quick` follows down at once, no suffix after five minutes, `steady` after two start times."""
+PAST_WEIGHT = 0.3
+"""What a minute of the past counts beside one that was lived: the past is known as means, in which
+the noise is gone that makes daring candidates late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +79,11 @@ class Terms:
     risk: Floats
     min_replicas: Floats
     max_replicas: Floats
+
+    @property
+    def price(self) -> Floats:
+        """A late unit in units of the replica time that it needs."""
+        return self.risk / (1.0 - self.risk)
 
     def one(self, row: int, count: int) -> "Terms":
         """One workload's terms, `count` times."""
@@ -130,29 +108,6 @@ class Choice:
     until there are some."""
 
 
-class Holds:
-    """The highest value of a signal over the last `span_s` (up to a fifth more), advanced in place."""
-
-    def __init__(self, n: int, signals: int) -> None:
-        self.slots: NDArray[np.float32] = np.full((n, signals, HOLD_SLOTS), np.nan, np.float32)
-        self.number: Ints = np.zeros(n, dtype=np.int64)
-
-    def add(self, now: float, span_s: Floats, values: Floats) -> Floats:
-        """Enter `values` (n, signals), NaN where unknown; gives the highest of the span, same shape."""
-        number = (now // (span_s / (HOLD_SLOTS - 1))).astype(np.int64)
-        for back in range(HOLD_SLOTS):
-            rows = np.flatnonzero(number - back > self.number)
-            if len(rows) == 0:
-                break
-            self.slots[rows, :, (number[rows] - back) % HOLD_SLOTS] = np.nan
-        self.number = number
-        rows = np.arange(len(values))
-        slot = number % HOLD_SLOTS
-        self.slots[rows, :, slot] = np.fmax(self.slots[rows, :, slot], values)
-        highest: Floats = np.fmax.reduce(self.slots, axis=2).astype(np.float64)
-        return highest
-
-
 class Bank:
     """Candidates of all workloads, advanced in place."""
 
@@ -160,6 +115,7 @@ class Bank:
         self.candidates = tuple(candidates)
         self.tick_s = tick_s
         self._picks, self._target = columns(self.candidates, SIGNALS)
+        self._floors = floors(self.candidates, SIGNALS)
         self._prior = _prior(self.candidates)
         self._decay = 0.5 ** (tick_s / HALF_LIFE_S)
         wide = len(self.candidates) + 1
@@ -170,8 +126,9 @@ class Bank:
             replicas=np.zeros(n),
             policies=wide,
         )
-        self.short = Holds(n, len(_BASES))
-        self.long = Holds(n, len(_BASES))
+        self.short = Holds(n, len(BASES))
+        self.long = Holds(n, len(BASES))
+        self.follower = Follower(n, tick_s)
         self.want: Floats = np.full((n, wide), np.nan)
         self.billed: Floats = np.zeros((n, wide))
         self.late: Floats = np.zeros((n, wide))
@@ -181,6 +138,8 @@ class Bank:
         """(n,) how long the virtual fleets have run since they were put to what they ask for."""
         self.known_s: Floats = np.zeros(n)
         """(n,) time that entered the costs."""
+        self.weight_s: Floats = np.zeros(n)
+        """(n,) the same, discounted as the costs are."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -192,21 +151,40 @@ class Bank:
     def advance(self, now: float, bases: Floats, demand: Floats, terms: Terms) -> Choice:
         """One tick: charge what was asked for before it, then ask anew.
 
-        `bases` (n, len(_BASES)): signals as of now (`bases_of`), NaN where unknown. `demand` (n,):
-        what arrived during the tick; NaN where it is unknown or not to be learned.
+        `bases` (n, len(BASES)): the outlook as of now, NaN where unknown. `demand` (n,): what
+        arrived during the tick; NaN where it is unknown or not to be learned.
         """
         self._charge(demand, terms)
-        signals = self._signals(now, bases, terms.lead_s)
-        own = replicas(signals[:, self._picks], self._target, terms.capacity, terms.headroom)
-        own = np.clip(own, terms.min_replicas[:, None], terms.max_replicas[:, None])
+        own = self._own(self._signals(now, bases, terms.lead_s), terms)
         costs = self._costs(terms)
-        blend = _blend(own, costs[:, :-1], self.want[:, -1])
-        self.want = np.concatenate([own, blend[:, None]], axis=1)
+        planned = self.follower.advance(_blend(own, costs[:, :-1]))
+        wants = np.concatenate([own, planned[:, None]], axis=1)
+        wants = np.maximum(wants, self._drains(bases[:, 0], terms))
+        self.want = np.clip(wants, terms.min_replicas[:, None], terms.max_replicas[:, None])
         self._restart(demand)
         return Choice(
-            planned=blend,
+            planned=np.clip(planned, terms.min_replicas, terms.max_replicas),
             candidate=costs[:, :-1].argmin(axis=1),
             costs=np.where(self.known_s[:, None] > 0, costs, np.nan).astype(np.float32),
+        )
+
+    def _own(self, signals: Floats, terms: Terms) -> Floats:
+        """(n, candidates) what each candidate asks for, its own backlog apart."""
+        own = replicas(signals[:, self._picks], self._target, terms.capacity, terms.headroom)
+        at, picks, targets = self._floors
+        least = replicas(signals[:, picks], targets, terms.capacity, terms.headroom)
+        own[:, at] = np.maximum(own[:, at], least)
+        return np.clip(own, terms.min_replicas[:, None], terms.max_replicas[:, None])
+
+    def _drains(self, level: Floats, terms: Terms) -> Floats:
+        """(n, candidates + 1) what the backlog behind each virtual fleet asks for."""
+        return draining(
+            backlog=self._fleet.backlog,
+            level=level[:, None],
+            ready=self._fleet.ready,
+            capacity=terms.capacity[:, None],
+            lead_s=terms.lead_s[:, None],
+            price=terms.price[:, None],
         )
 
     def skip(self, ticks: int) -> None:
@@ -237,24 +215,17 @@ class Bank:
         self.late += np.where(known[:, None], outcome.late, 0.0)
         self.arrived = self.arrived * decay + np.where(known, outcome.arrived[:, 0], 0.0)
         self.known_s += known * self.tick_s
+        self.weight_s = self.weight_s * decay + known * self.tick_s
         self.blind_s = np.where(np.isnan(demand), self.blind_s + self.tick_s, self.blind_s)
 
     def _costs(self, terms: Terms) -> Floats:
         """(n, candidates + 1) discounted costs in replica seconds, the prior included."""
-        price = terms.risk / (1.0 - terms.risk)
         with np.errstate(invalid="ignore", divide="ignore"):
-            per_unit = np.where(self.arrived > 0, 1.0 / self.arrived, 0.0)[:, None]
-        late = price[:, None] * self.late * per_unit
-        # The replica time per unit is the cheapest candidate's; which that is depends on it, so it
-        # is found from the least bill first.
+            per_unit = np.where(self.arrived > 0, 1.0 / self.arrived, 0.0)
         least = self.billed[:, :-1].min(axis=1)
-        first = self.billed + late * least[:, None]
-        leader = first[:, :-1].argmin(axis=1)
-        billed = self.billed[np.arange(len(leader)), leader]
-        costs = self.billed + late * billed[:, None]
+        costs = self.billed + (terms.price * per_unit * least)[:, None] * self.late
         # The prior is charged at the rate of the bill so far, and fades as experience comes.
-        rate = billed / np.maximum(np.minimum(self.known_s, HALF_LIFE_S / np.log(2.0)), 1.0)
-        rate = rate * 0.5 ** (self.known_s / HALF_LIFE_S)
+        rate = least / np.maximum(self.weight_s, 1.0) * 0.5 ** (self.known_s / PRIOR_FADE_S)
         total: Floats = costs + self._prior * np.maximum(rate, 1e-6)[:, None]
         return total
 
@@ -272,7 +243,7 @@ class Bank:
     def learn(self, row: int, now: float, bases: Floats, demand: Floats, terms: Terms) -> None:
         """Run the candidates of one workload through its past.
 
-        `bases` (t, len(_BASES)), `demand` (t,): per minute, oldest first, the last one ending at
+        `bases` (t, len(BASES)), `demand` (t,): per minute, oldest first, the last one ending at
         about `now`; `terms`: of all workloads. What a fleet does depends on little more than its
         start time, so the past is cut into segments that run side by side, each led in by enough
         minutes to forget how it began.
@@ -308,18 +279,21 @@ class Bank:
         self.late[:] = 0.0
         self.arrived[:] = 0.0
         self.known_s[:] = 0.0
+        self.weight_s[:] = 0.0
 
     def _take(self, row: int, twin: "Bank", length: int, lead_s: float) -> None:
         """Sum up the segments of `twin`, and go on where its last one ended."""
         count = len(twin.known_s)
         age_s = (count - 1 - np.arange(count)) * length * 60.0
-        weight = 0.5 ** (age_s / HALF_LIFE_S)
+        weight = PAST_WEIGHT * 0.5 ** (age_s / HALF_LIFE_S)
         self.billed[row] = (twin.billed * weight[:, None]).sum(axis=0)
         self.late[row] = (twin.late * weight[:, None]).sum(axis=0)
         self.arrived[row] = (twin.arrived * weight).sum()
         self.known_s[row] = twin.known_s.sum()
-        for mine, other in ((self.short, twin.short), (self.long, twin.long)):
-            mine.slots[row], mine.number[row] = other.slots[-1], other.number[-1]
+        self.weight_s[row] = (twin.weight_s * weight).sum()
+        self.short.take(row, twin.short)
+        self.long.take(row, twin.long)
+        self.follower.start(row, float(twin.follower.asked[-1]))
         self.want[row] = twin.want[-1]
         if np.isnan(self.want[row]).any():
             return
@@ -353,9 +327,9 @@ class Bank:
         order[source >= 0] = np.arange(len(kept))
         order[source < 0] = len(kept) + np.arange(added)
         self._fleet.keep(order)
-        for holds in (self.short, self.long):
-            holds.slots = aligned(holds.slots, source, np.nan)
-            holds.number = aligned(holds.number, source, 0)
+        self.short.align(source)
+        self.long.align(source)
+        self.follower.align(source)
         self.want = aligned(self.want, source, np.nan)
         self.billed = aligned(self.billed, source, 0.0)
         self.late = aligned(self.late, source, 0.0)
@@ -363,12 +337,7 @@ class Bank:
         self.blind_s = aligned(self.blind_s, source, np.inf)
         self.run_s = aligned(self.run_s, source, 0.0)
         self.known_s = aligned(self.known_s, source, 0.0)
-
-
-def bases_of(level: Floats, burst: Floats, forecast: FleetForecast, seen: Bools) -> Floats:
-    """The signals as of now (n, len(_BASES)); NaN where nothing was seen in this tick."""
-    bases = np.concatenate([level[:, None], burst[:, None], forecast.quantiles], axis=1)
-    return np.where(seen[:, None], bases, np.nan)
+        self.weight_s = aligned(self.weight_s, source, 0.0)
 
 
 def _prior(candidates: Sequence[Candidate]) -> Floats:
@@ -379,16 +348,11 @@ def _prior(candidates: Sequence[Candidate]) -> Floats:
     return prior
 
 
-def _blend(wants: Floats, costs: Floats, before: Floats) -> Floats:
-    """(n,) whole replicas: what candidates ask for, weighted by how little they cost.
-
-    Up at once, down with a margin: a mean that hovers about a half must not move a replica with
-    every tick. `before` (n,): the blend of the tick before, NaN where there was none.
-    """
+def _blend(wants: Floats, costs: Floats) -> Floats:
+    """(n,) mean of what candidates ask for (n, k), weighted by how little they cost (n, k)."""
     least = costs.min(axis=1, keepdims=True)
     weight = np.exp(-(costs / least - 1.0) / BLEND_SCALE)
     # One that is nearly given up may ask for anything: it has no say.
     weight = np.where(weight < WEIGHT_MIN, 0.0, weight)
-    mean = (weight * wants).sum(axis=1) / weight.sum(axis=1)
-    near = (mean < before) & (mean >= before - 0.5 - DOWN_MARGIN)
-    return np.where(near, before, np.floor(mean + 0.5))
+    mean: Floats = (weight * wants).sum(axis=1) / weight.sum(axis=1)
+    return mean

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscale.controller.bank import Bank, Choice, Terms, bases_of
+from gpuscale.controller.bank import Bank, Choice, Terms
 from gpuscale.controller.domain import (
     Bools,
     Decision,
@@ -34,6 +34,7 @@ from gpuscale.controller.forecast import Forecaster
 from gpuscale.controller.forecast.past import Minutes, learn, minutes, seed
 from gpuscale.controller.guardrails import Situation, guard, verdicts
 from gpuscale.controller.history import History, aligned
+from gpuscale.controller.outlook import Outlook
 from gpuscale.controller.plan import draining
 
 LEAD_S_MAX = 86_400.0
@@ -65,6 +66,7 @@ class Memory:
     """Of the last observation; None before the first."""
     history: History
     forecaster: Forecaster
+    outlook: Outlook
     bank: Bank
     standing: Standing
     pasts: dict[str, Minutes]
@@ -162,6 +164,7 @@ def initial_memory(keys: tuple[str, ...], tick_s: float) -> Memory:
         now=None,
         history=History(n),
         forecaster=Forecaster(n, tick_s),
+        outlook=Outlook(n, tick_s),
         bank=Bank(n, tick_s),
         standing=Standing(
             desired=np.full(n, np.nan),
@@ -186,6 +189,7 @@ def align(memory: Memory, keys: tuple[str, ...]) -> Memory:
     source = np.array([row.get(key, -1) for key in keys], dtype=np.int64)
     memory.history.align(source)
     memory.forecaster.align(source)
+    memory.outlook.align(source)
     memory.bank.align(source)
     standing = memory.standing
     standing.desired = aligned(standing.desired, source, np.nan)
@@ -299,7 +303,15 @@ def _plan(
     forecast = forecaster.advance(seen.now, demand, learn, terms.lead_s, memory.history)
     choice = bank.advance(
         seen.now,
-        bases_of(forecaster.level, forecaster.burst, forecast, trusted),
+        memory.outlook.advance(
+            seen.now,
+            forecaster=forecaster,
+            forecast=forecast,
+            history=memory.history,
+            lead_s=terms.lead_s,
+            risk=terms.risk,
+            seen=trusted,
+        ),
         np.where(learn & ~forecaster.collapsed, demand, np.nan),
         terms,
     )
@@ -310,6 +322,7 @@ def _plan(
         ready=seen.ready,
         capacity=terms.capacity,
         lead_s=terms.lead_s,
+        price=terms.price,
     )
     return forecast, choice, np.maximum(choice.planned, backlog)
 
@@ -354,10 +367,16 @@ def _learn_pasts(memory: Memory, now: float, terms: Terms) -> None:
         if known_s > 0:
             memory.standing.seen_s[i] = max(known_s, memory.standing.seen_s[i])
             memory.standing.trusted_at[i] = now
-        bases = np.column_stack([past.level, past.level, past.quantiles])
-        memory.bank.learn(
-            i, now, np.where(np.isnan(past.level)[:, None], np.nan, bases), seen.demand, terms
+        bases = memory.outlook.learn(
+            i,
+            now,
+            seen=seen,
+            past=past,
+            history=memory.history,
+            lead_s=float(terms.lead_s[i]),
+            risk=float(terms.risk[i]),
         )
+        memory.bank.learn(i, now, bases, seen.demand, terms)
 
 
 def _known(observation: FleetObservation) -> Bools:

@@ -7,7 +7,7 @@ that entered, and for what is held the cure. The dict holds the same facts for m
 from dataclasses import asdict
 from typing import Any
 
-from gpuscale.controller.bank import BLEND, DEFAULT
+from gpuscale.controller.candidates import BLEND, REFERENCE
 from gpuscale.controller.capacity import Capacity
 from gpuscale.controller.domain import Decision, Hold, Inputs
 from gpuscale.controller.leadtime import LeadTime
@@ -142,7 +142,7 @@ def _candidate(decision: Decision) -> list[str]:
         ]
     others = sorted((c, n) for n, c in costs.items() if n not in (BLEND, decision.candidate))
     named = [*others[:COMPARED_MAX]]
-    named += [(costs[DEFAULT], DEFAULT)] if DEFAULT in costs else []
+    named += [(costs[REFERENCE], REFERENCE)] if REFERENCE in costs else []
     compared = ", ".join(
         f"{name} {cost:.2f}" for cost, name in dict.fromkeys(named) if name != decision.candidate
     )

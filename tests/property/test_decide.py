@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpuscale.controller.bank import _blend
 from gpuscale.controller.decide import Decided, Memory, align, backfill, decide, initial_memory
 from gpuscale.controller.domain import Decision, FleetObservation, FleetPolicy, Floats, Hold
+from gpuscale.controller.follow import Follower
 from gpuscale.controller.guardrails import Situation, guard, verdicts
 from gpuscale.controller.plan import draining, replicas
 from gpuscale.settings import Policy
@@ -178,7 +179,7 @@ def test_more_demand_is_never_fewer_replicas(signal: list[float], data: st.DataO
     n = 6
     target = np.array(data.draw(st.lists(st.floats(0.3, 1.0), min_size=n, max_size=n)))
     costs = np.array([data.draw(st.lists(st.floats(1.0, 3.0), min_size=n, max_size=n))])
-    before = np.array([data.draw(counts)])
+    before, owed = data.draw(counts), [data.draw(st.floats(0.0, 100.0)) for _ in range(2)]
     policy = FleetPolicy.of([data.draw(policies())])
     seen = Situation(
         now=1000.0,
@@ -202,8 +203,12 @@ def test_more_demand_is_never_fewer_replicas(signal: list[float], data: st.DataO
             ready=np.array([3.0]),
             capacity=capacity,
             lead_s=np.array([180.0]),
+            price=np.array([10.0]),
         )
-        planned = np.maximum(_blend(wants, costs, before), backlog)
+        follower = Follower(1, TICK_S)
+        follower.start(0, before)
+        follower.above[0], follower.below[0] = owed
+        planned = np.maximum(follower.advance(_blend(wants, costs)), backlog)
         after, stages = guard(planned, seen)
         assert (verdicts(planned, stages, seen, 0) != ()) == bool(
             any(s[0] != planned[0] for s in stages)

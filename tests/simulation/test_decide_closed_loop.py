@@ -78,7 +78,8 @@ def test_after_a_few_mornings_replicas_are_asked_for_before_the_ramp(seed: int) 
     assert unknowing["asked"][start - 1] <= 4
     late, late_unknowing = (f["late"][morning].sum() for f in (knowing, unknowing))
     assert late_unknowing > 0.2 * demand[morning].sum() * TICK_S
-    assert late < 0.6 * late_unknowing
+    # Who does not know catches up fast: a backlog is worked off with all that its lateness is worth.
+    assert late < 0.7 * late_unknowing
 
 
 @pytest.mark.parametrize("minutes", [4, 30])

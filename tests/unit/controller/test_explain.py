@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from gpuscale.controller.bank import BLEND, DEFAULT
+from gpuscale.controller.candidates import BLEND, REFERENCE
 from gpuscale.controller.capacity import declared
 from gpuscale.controller.decide import initial_memory
 from gpuscale.controller.domain import Decision, Hold, Inputs, Verdict
@@ -35,7 +35,7 @@ DECISION = Decision(
     desired=9,
     verdicts=(Verdict(guard="partial_data", before=6, after=9, reason="Only 50% answered."),),
     candidate="forecast-q90@1",
-    candidate_costs={"forecast-q90@1": 1.0, "burst@0.6": 1.09, DEFAULT: 1.31, BLEND: 1.02},
+    candidate_costs={"forecast-q90@1": 1.0, "burst@0.6": 1.09, REFERENCE: 1.31, BLEND: 1.02},
     forecast={0.5: 50.0, 0.9: 66.0},
     forecast_coverage={0.5: 0.52, 0.9: 0.91},
     inputs=INPUTS,
@@ -78,7 +78,7 @@ def test_sources_of_capacity_and_start_time_are_told() -> None:
 
 def test_a_first_decision_admits_that_there_is_no_experience() -> None:
     first = replace(
-        DECISION, candidate=DEFAULT, candidate_costs={}, forecast={}, forecast_coverage={}
+        DECISION, candidate=REFERENCE, candidate_costs={}, forecast={}, forecast_coverage={}
     )
     text = " ".join(sentences(first))
     assert "There is no forecast yet." in text

@@ -1,0 +1,200 @@
+"""What candidate policies look at: recent demand, its forecast, and what is worth standing by for.
+
+Every tick gives the same columns (`BASES`) for all workloads, in units/s:
+
+    recent, burst       mean of the last minute, of the last half minute
+    mean3, mean5, mean10  mean of the last three, five and ten minutes, in which noise is averaged out
+    q50 … q99           quantiles of the peak until a replica could serve (`forecast`)
+    rise-N              mean of five minutes, and the rise within a start time that is worth standing
+                        by for when lateness is priced at N per cent of what `risk` says
+    hour-N              likewise, from the minutes of the last hour
+                        (`newsvendor` says how)
+
+Lateness is priced at several shares because it does not last as long as what causes it: replicas
+come a start time later, and how much is late until then depends on the workload. Which share fits
+is for the bank to find out.
+
+The newsvendor's columns are computed for a part of the workloads at every tick: rises once in five
+minutes, as history has bins of five minutes, hours once a minute.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuscale.controller import newsvendor
+from gpuscale.controller.domain import QUANTILES, Bools, FleetForecast, Floats, Ints
+from gpuscale.controller.forecast import Forecaster
+from gpuscale.controller.forecast.past import Minutes, Past
+from gpuscale.controller.history import BIN_S, History, aligned
+
+MINUTE_S = 60.0
+HOUR_MIN = 60
+"""Minutes of a workload that are kept."""
+MEANS_MIN = (3, 5, 10)
+SHARES = (0.1, 0.3, 1.0)
+"""Of the price of lateness; finer ones choose the same samples most of the time."""
+
+BASES: tuple[str, ...] = (
+    "recent",
+    "burst",
+    *(f"mean{minutes}" for minutes in MEANS_MIN),
+    *(f"q{level * 100:.0f}" for level in QUANTILES),
+    *(f"rise-{share * 100:.0f}" for share in SHARES),
+    *(f"hour-{share * 100:.0f}" for share in SHARES),
+)
+
+PAST_STEP_MIN = 5
+"""Rises of the past are computed this often, as live ones are."""
+
+
+class Outlook:
+    """The columns of all workloads, advanced in place."""
+
+    def __init__(self, n: int, tick_s: float) -> None:
+        self.tick_s = tick_s
+        self.minute = -1
+        self.minutes: NDArray[np.float32] = np.full((n, HOUR_MIN), np.nan, dtype=np.float32)
+        """Ring of the last hour: minute m lies in column m % HOUR_MIN."""
+        self.rise: Floats = np.zeros((n, len(SHARES)))
+        """(n, shares) above the mean of five minutes; 0 until it is known."""
+        self.hour: Floats = np.full((n, len(SHARES)), np.nan)
+
+    def advance(
+        self,
+        now: float,
+        *,
+        forecaster: Forecaster,
+        forecast: FleetForecast,
+        history: History,
+        lead_s: Floats,
+        risk: Floats,
+        seen: Bools,
+    ) -> Floats:
+        """The columns as of now (n, len(BASES)); NaN where nothing was `seen` in this tick."""
+        n = len(seen)
+        self._enter(now, np.where(seen, forecaster.level, np.nan))
+        tick = int(now // self.tick_s)
+        price = (risk / (1.0 - risk))[:, None] * np.array(SHARES)
+        rows = _turn(n, tick, BIN_S / self.tick_s)
+        samples = newsvendor.rises(history.values, rows, np.full(len(rows), now), lead_s[rows])
+        mean = forecaster.recent.mean(BIN_S)
+        self.rise[rows] = _margin(samples, mean[rows], price[rows])
+        rows = _turn(n, tick, MINUTE_S / self.tick_s)
+        self.hour[rows] = newsvendor.best_levels(self.minutes[rows].astype(np.float64), price[rows])
+        means = np.stack([forecaster.recent.mean(m * MINUTE_S) for m in MEANS_MIN], axis=1)
+        bases = _columns(
+            level=forecaster.level,
+            burst=forecaster.burst,
+            means=means,
+            quantiles=forecast.quantiles,
+            rise=self.rise,
+            hour=self.hour,
+        )
+        return np.where(seen[:, None], bases, np.nan)
+
+    def _enter(self, now: float, level: Floats) -> None:
+        """Write the minute's mean; minutes that were skipped are unknown."""
+        minute = int(now // MINUTE_S)
+        if minute <= self.minute:
+            return
+        skipped = min(minute - self.minute - 1, HOUR_MIN) if self.minute >= 0 else 0
+        self.minutes[:, (minute - 1 - np.arange(skipped)) % HOUR_MIN] = np.nan
+        self.minutes[:, minute % HOUR_MIN] = level
+        self.minute = minute
+
+    def learn(
+        self,
+        row: int,
+        now: float,
+        *,
+        seen: Minutes,
+        past: Past,
+        history: History,
+        lead_s: float,
+        risk: float,
+    ) -> Floats:
+        """The columns of every minute of a past (t, len(BASES)), NaN where unknown; the row's own
+        state is what they came to. `history` holds the past already."""
+        every = len(seen.demand)
+        price = risk / (1.0 - risk) * np.array(SHARES)
+        means = np.stack([trailing(seen.demand, m) for m in MEANS_MIN], axis=1)
+        mean = means[:, MEANS_MIN.index(5)]
+        at = np.arange(every - 1, -1, -PAST_STEP_MIN)[::-1]
+        samples = newsvendor.rises(
+            history.values, np.full(len(at), row), seen.times[at], np.full(len(at), lead_s)
+        )
+        margin = _margin(samples, mean[at], np.broadcast_to(price, (len(at), len(price))))
+        # Each stands until the next; nothing stands before the first.
+        last = np.searchsorted(at, np.arange(every), side="right") - 1
+        rise = np.where(last[:, None] >= 0, margin[np.maximum(last, 0)], 0.0)
+        padded = np.concatenate([np.full(HOUR_MIN - 1, np.nan), seen.demand])
+        hours = np.lib.stride_tricks.sliding_window_view(padded, HOUR_MIN)
+        hour = newsvendor.best_levels(hours, np.broadcast_to(price, (every, len(price))))
+        self.rise[row], self.hour[row] = rise[-1], hour[-1]
+        self._seed(row, now, seen)
+        bases = _columns(
+            level=past.level,
+            burst=past.level,
+            means=means,
+            quantiles=past.quantiles,
+            rise=rise,
+            hour=hour,
+        )
+        return np.where(np.isnan(past.level)[:, None], np.nan, bases)
+
+    def _seed(self, row: int, now: float, seen: Minutes) -> None:
+        """Fill the hour before now; what was observed here stands."""
+        minute = int(now // MINUTE_S)
+        ended = np.rint(seen.times / MINUTE_S).astype(np.int64)
+        fits = (ended > minute - HOUR_MIN) & (ended <= minute)
+        column = ended[fits] % HOUR_MIN
+        own = self.minutes[row, column]
+        self.minutes[row, column] = np.where(np.isnan(own), seen.demand[fits], own)
+
+    def align(self, source: Ints) -> None:
+        """Put rows into a new order; -1 is a new workload."""
+        self.minutes = aligned(self.minutes, source, np.nan)
+        self.rise = aligned(self.rise, source, 0.0)
+        self.hour = aligned(self.hour, source, np.nan)
+
+
+def trailing(values: Floats, span: int) -> Floats:
+    """Mean of what is known of the last `span` values, NaN where nothing is."""
+    known = ~np.isnan(values)
+    total = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
+    count = np.concatenate([[0.0], np.cumsum(known)])
+    end = np.arange(1, len(values) + 1)
+    start = np.maximum(0, end - span)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean: Floats = (total[end] - total[start]) / (count[end] - count[start])
+    return mean
+
+
+def _margin(samples: Floats, mean: Floats, price: Floats) -> Floats:
+    """What is worth standing by for above `mean` (r,), shape (r, k); 0 where it is unknown."""
+    levels = newsvendor.best_levels(mean[:, None] + samples, price)
+    return np.nan_to_num(np.maximum(levels - mean[:, None], 0.0), nan=0.0)
+
+
+def _columns(
+    *, level: Floats, burst: Floats, means: Floats, quantiles: Floats, rise: Floats, hour: Floats
+) -> Floats:
+    """In the order of BASES. An hour that is unknown counts as the present."""
+    mean = means[:, MEANS_MIN.index(5), None]
+    return np.concatenate(
+        [
+            level[:, None],
+            burst[:, None],
+            means,
+            quantiles,
+            mean + rise,
+            np.where(np.isnan(hour), level[:, None], hour),
+        ],
+        axis=1,
+    )
+
+
+def _turn(n: int, tick: int, ticks: float) -> Ints:
+    """The workloads whose turn it is, of `ticks` turns."""
+    turns = max(1, round(ticks))
+    return np.arange(tick % turns, n, turns, dtype=np.int64)

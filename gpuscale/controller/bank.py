@@ -34,13 +34,15 @@ from gpuscale.controller.candidates import (
     SIGNALS,
     Holds,
 )
-from gpuscale.controller.domain import Floats, Ints
+from gpuscale.controller.domain import FleetObservation, Floats, Ints
 from gpuscale.controller.fleet import Fleet
 from gpuscale.controller.follow import Follower
 from gpuscale.controller.history import aligned
 from gpuscale.controller.outlook import BASES
 from gpuscale.controller.plan import Candidate, columns, draining, floors, replicas
 
+LEAD_S_MAX = 86_400.0
+"""A start that takes longer than a day is not waited for: demand is not known so far ahead."""
 HALF_LIFE_S = 86_400.0
 """A day: a shorter memory forgets the morning by night, a longer one is slow where regimes change."""
 PRIOR_S = 3600.0
@@ -79,6 +81,23 @@ class Terms:
     risk: Floats
     min_replicas: Floats
     max_replicas: Floats
+
+    @classmethod
+    def of(cls, seen: FleetObservation) -> "Terms":
+        """As observed; a capacity or start time that cannot be one is unknown."""
+        with np.errstate(invalid="ignore"):
+            capacity = np.where(
+                np.isfinite(seen.capacity) & (seen.capacity > 0), seen.capacity, np.nan
+            )
+            lead_s = np.where(seen.lead_s > seen.tick_s, seen.lead_s, seen.tick_s)
+        return cls(
+            capacity=capacity,
+            lead_s=np.minimum(lead_s, LEAD_S_MAX),
+            headroom=seen.policy.headroom,
+            risk=seen.policy.risk,
+            min_replicas=seen.policy.min_replicas,
+            max_replicas=seen.policy.max_replicas,
+        )
 
     @property
     def price(self) -> Floats:

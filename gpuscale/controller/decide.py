@@ -37,8 +37,6 @@ from gpuscale.controller.history import History, aligned
 from gpuscale.controller.outlook import Outlook
 from gpuscale.controller.plan import draining
 
-LEAD_S_MAX = 86_400.0
-"""A start that takes longer than a day is not waited for: demand is not known so far ahead."""
 PASTS_PER_TICK = 8
 """Pasts that are learned in one tick, a tenth of a second each; until its turn comes, a workload
 follows the default candidate."""
@@ -243,7 +241,7 @@ def decide(observation: FleetObservation, memory: Memory) -> tuple[Decided, Memo
     if observation.tick_s != memory.tick_s:
         raise ValueError("the observation's tick is not the memory's: start with a new memory")
     now, policy, standing = observation.now, observation.policy, memory.standing
-    terms = _terms(observation)
+    terms = Terms.of(observation)
     new_tick = _pass_time(memory, now)
     trusted = _known(observation) & (observation.age_s <= policy.stale_after_s)
     _learn_pasts(memory, now, terms)
@@ -325,22 +323,6 @@ def _plan(
         price=terms.price,
     )
     return forecast, choice, np.maximum(choice.planned, backlog)
-
-
-def _terms(observation: FleetObservation) -> Terms:
-    """What the bank must know; a capacity or start time that cannot be one is unknown."""
-    capacity, lead_s, policy = observation.capacity, observation.lead_s, observation.policy
-    with np.errstate(invalid="ignore"):
-        capacity = np.where(np.isfinite(capacity) & (capacity > 0), capacity, np.nan)
-        lead_s = np.where(lead_s > observation.tick_s, lead_s, observation.tick_s)
-    return Terms(
-        capacity=capacity,
-        lead_s=np.minimum(lead_s, LEAD_S_MAX),
-        headroom=policy.headroom,
-        risk=policy.risk,
-        min_replicas=policy.min_replicas,
-        max_replicas=policy.max_replicas,
-    )
 
 
 def _pass_time(memory: Memory, now: float) -> bool:

@@ -106,20 +106,23 @@ class RollingMean:
     """Mean of what is known of the last `ticks` values, per element; NaN where nothing is."""
 
     def __init__(self, shape: tuple[int, ...], ticks: int) -> None:
-        self._ring: Floats = np.full((ticks, *shape), np.nan)
+        # Values with 0 for unknown, and 1 where they are known: sums then need no look at NaN.
+        self._values: Floats = np.zeros((ticks, *shape))
+        self._known: Floats = np.zeros((ticks, *shape))
         self._next = 0
 
     def push(self, values: Floats) -> None:
         """Enter one tick's values, NaN where unknown."""
-        self._ring[self._next] = values
-        self._next = (self._next + 1) % len(self._ring)
+        known = values == values  # noqa: PLR0124 - NaN
+        self._known[self._next] = known
+        self._values[self._next] = np.where(known, values, 0.0)
+        self._next = (self._next + 1) % len(self._values)
 
     def value(self) -> Floats:
         """The mean, shape as pushed."""
-        known = ~np.isnan(self._ring)
-        count = known.sum(axis=0)
-        total: Floats = np.where(known, self._ring, 0.0).sum(axis=0)
-        return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+        with np.errstate(invalid="ignore"):
+            mean: Floats = np.add.reduce(self._values) / np.add.reduce(self._known)
+        return mean
 
 
 class _Hpa(ABC):

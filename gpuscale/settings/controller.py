@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from gpuscale.config import (
+    WANTED,
     DnsName,
     HttpUrl,
     Listen,
@@ -208,10 +209,20 @@ class ScaleTarget(Strict, frozen=True, kw_only=True):
     """The object whose scale subresource is written in direct mode."""
 
     api_version: Annotated[
-        str, Meta(pattern=r"^([a-z0-9.-]+/)?v[a-z0-9]+$", description="As in the object.")
+        str,
+        Meta(
+            pattern=r"^([a-z0-9.-]+/)?v[a-z0-9]+$",
+            description="As in the object.",
+            extra={WANTED: "GROUP/VERSION or VERSION, such as apps/v1"},
+        ),
     ] = "apps/v1"
     kind: Annotated[
-        str, Meta(pattern=r"^[A-Z][A-Za-z0-9]+$", description="Any kind with a scale subresource.")
+        str,
+        Meta(
+            pattern=r"^[A-Z][A-Za-z0-9]+$",
+            description="Any kind with a scale subresource.",
+            extra={WANTED: "a kind, such as Deployment"},
+        ),
     ] = "Deployment"
     name: Annotated[DnsName, Meta(description="Its name.")]
 

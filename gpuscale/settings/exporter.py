@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from gpuscale.config import Listen, Seconds, Strict
+from gpuscale.config import WANTED, Listen, Seconds, Strict
 from gpuscale.settings.log import LogSettings
 from gpuscale.settings.web import WebSettings
 
@@ -193,6 +193,7 @@ class ExporterSettings(Strict, frozen=True, kw_only=True):
         str,
         Meta(
             pattern=r"^(auto|off|simulated:[a-z0-9-]+x[0-9]{1,2})$",
+            extra={WANTED: "auto, off or simulated:CARDxCOUNT, such as simulated:h100x8"},
             description="auto loads libnvidia-ml.so.1; off never touches the driver; simulated:h100x8 invents eight H100.",
         ),
     ] = "auto"

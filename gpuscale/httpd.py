@@ -7,6 +7,7 @@ asked for; all others of that set write the same bytes.
 import asyncio
 import functools
 import gzip
+import os
 import re
 import socket
 import threading
@@ -325,8 +326,12 @@ async def _bind(listen: str) -> socket.socket:
             and socket.has_dualstack_ipv6(),
         )
     except OSError as error:
+        # What Python adds to the system's words is the address, which stands here already.
+        why = (
+            error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        )
         raise ListenError(
-            f"cannot listen on {host}:{port} ({error.strerror or error}): "
+            f"cannot listen on {host}:{port} ({why}): "
             "stop what holds the port, or set another address with `listen`"
         ) from error
     listening.setblocking(False)

@@ -70,7 +70,13 @@ if TYPE_CHECKING:
 @click.option(
     "--gpus", type=float, default=1.0, show_default=True, metavar="N", help="GPUs of one replica."
 )
-@click.option("--format", "form", type=click.Choice(["table", "json", "html"]), default="table")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "html"]),
+    default="table",
+    show_default=True,
+)
 @click.option("-o", "--output", metavar="FILE", help="Write there instead of standard output.")
 def backtest(
     *,
@@ -96,7 +102,7 @@ def backtest(
     form: str,
     output: str | None,
 ) -> None:
-    """What each policy would have cost on recorded demand.
+    """Say what each policy would have cost on recorded demand.
 
     TRACE.csv has the header timestamp,value: seconds at a fixed step, and the demand in units/s,
     empty where it is missing. Or name a Prometheus and a query, for example

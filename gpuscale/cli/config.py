@@ -14,14 +14,17 @@ _DAEMON = click.option(
 
 @click.group()
 def config() -> None:
-    """Settings files: check one, show what holds, list every key."""
+    """Check settings, show what holds, list every key."""
 
 
 @config.command("check")
 @click.argument("file", type=click.Path(dir_okay=False))
 @_DAEMON
 def config_check(file: str, daemon: str) -> None:
-    """Say whether FILE can be used; exit code 2 and one sentence where it cannot."""
+    """Say whether FILE can be used.
+
+    Exit code 2 and one sentence where it cannot.
+    """
     from gpuscale.config import load
     from gpuscale.settings_view import KINDS
 
@@ -35,7 +38,10 @@ def config_check(file: str, daemon: str) -> None:
 @click.option("--policy", metavar="NAME", help="Only this policy (`defaults` for the default).")
 @click.option("--workload", metavar="NAMESPACE/NAME", help="Only this workload's own policy.")
 def config_show(file: str | None, daemon: str, policy: str | None, workload: str | None) -> None:
-    """Print the settings that hold with FILE, every default filled in, as YAML."""
+    """Print the settings that hold with FILE.
+
+    Every default filled in, as YAML.
+    """
     from gpuscale import settings_view
     from gpuscale.config import load
 
@@ -47,7 +53,10 @@ def config_show(file: str | None, daemon: str, policy: str | None, workload: str
 @config.command("schema")
 @_DAEMON
 def config_schema(daemon: str) -> None:
-    """Print the JSON Schema of the settings: every key with its type, range and meaning."""
+    """Print the JSON Schema of the settings.
+
+    Every key with its type, range and meaning.
+    """
     import json
 
     from gpuscale import settings_view

@@ -21,7 +21,10 @@ def exporter(
     log_level: str | None,
     log_format: str | None,
 ) -> None:
-    """Publish the GPUs of this node and who holds them; options win over the settings file."""
+    """Publish the GPUs of this node and whose they are.
+
+    Options win over the settings file.
+    """
     import os
 
     from gpuscale.config import load
@@ -52,7 +55,10 @@ def controller(
     log_level: str | None,
     log_format: str | None,
 ) -> None:
-    """Forecast demand and ask for the replicas it needs; options win over the settings file."""
+    """Forecast demand and ask for the replicas it needs.
+
+    Options win over the settings file.
+    """
     from gpuscale.config import load
     from gpuscale.controller import daemon
     from gpuscale.runtime import exit_now
@@ -103,7 +109,10 @@ def demo(
     seed: int,
     form: str,
 ) -> None:
-    """Run the whole loop on simulated GPUs and a simulated cluster: no GPU, cluster or network."""
+    """Run the whole loop on simulated GPUs and a simulated cluster.
+
+    No GPU, cluster or network is needed. The outcome is printed at the end.
+    """
     from gpuscale.demo import run, show
     from gpuscale.runtime import exit_now
 

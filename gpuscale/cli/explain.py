@@ -26,11 +26,16 @@ from gpuscale.errors import InputError
     is_flag=True,
     help="Decide that very tick again from what entered it, and show that.",
 )
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
 def explain(
     *, workload: str, at: str | None, url: str, journal: str | None, replay: bool, form: str
 ) -> None:
-    """Why a workload has the replicas it has, in sentences, with every number that entered."""
+    """Say why a workload has the replicas it has.
+
+    In sentences, with every number that entered.
+    """
     import json
 
     from gpuscale.clock import SystemClock
@@ -53,7 +58,9 @@ def explain(
 @click.option("--journal", metavar="FILE", required=True, help="A controller's journal.")
 @click.option("--from", "start", metavar="TIME", help="As in explain.  [default: the oldest tick]")
 @click.option("--to", "end", metavar="TIME", help="As in explain.  [default: now]")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
 def replay(*, journal: str, start: str | None, end: str | None, form: str) -> None:
     """Decide every tick of a journal again, and say whether each decision comes out the same.
 

@@ -14,14 +14,16 @@ from gpuscale.errors import InputError
 @click.option("--address", metavar="HOST:PORT", help="Address of gpuscale's gRPC service.")
 @click.option("--min", "low", type=int, metavar="N", help="Fewest replicas.")
 @click.option("--max", "high", type=int, metavar="N", help="Most replicas.")
-@click.option("--server", metavar="NAME", help="Inference server (vllm, triton).")
+@click.option("--server", metavar="NAME", help="Inference server; docs/servers.md lists them.")
 @click.option("--capacity", type=float, metavar="R", help="Requests/s that one replica serves.")
 @click.option(
     "--start-time", type=float, metavar="S", help="Seconds that a replica takes to start."
 )
 @click.option("--mode", type=click.Choice(["shadow", "act"]), help="Watch, or move replicas.")
 @click.option("--auth", metavar="NAME", help="TriggerAuthentication with the client's certificate.")
-@click.option("--format", "form", type=click.Choice(["yaml", "json"]), default="yaml")
+@click.option(
+    "--format", "form", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True
+)
 def scaledobject(
     *,
     workload: str,
@@ -39,7 +41,10 @@ def scaledobject(
     auth: str | None,
     form: str,
 ) -> None:
-    """Print the ScaledObject to commit for a workload: KEDA then asks gpuscale, and follows."""
+    """Print the ScaledObject to commit for a workload.
+
+    KEDA then asks gpuscale how many replicas it is to have, and follows.
+    """
     import json
 
     import yaml

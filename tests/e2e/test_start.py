@@ -50,7 +50,8 @@ def test_every_command_is_listed_and_explains_itself(command: str) -> None:
         [sys.executable, "-m", "gpuscale", "--help"],
         check=True, capture_output=True, text=True, timeout=30,
     ).stdout  # fmt: skip
-    assert f"\n  {command} " in listing
+    line = next(line for line in listing.splitlines() if line.startswith(f"  {command} "))
+    assert line.endswith("."), f"cut short in the list: {line}"
     own = subprocess.run(
         [sys.executable, "-m", "gpuscale", command, "--help"],
         check=True, capture_output=True, text=True, timeout=30,

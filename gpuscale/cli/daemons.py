@@ -109,9 +109,9 @@ def demo(
     seed: int,
     form: str,
 ) -> None:
-    """Run the whole loop on simulated GPUs and a simulated cluster.
+    """Run the whole loop on a simulated cluster.
 
-    No GPU, cluster or network is needed. The outcome is printed at the end.
+    Its GPUs are simulated too: no GPU, cluster or network is needed. The outcome is printed at the end.
     """
     from gpuscale.demo import run, show
     from gpuscale.runtime import exit_now

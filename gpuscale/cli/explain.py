@@ -62,9 +62,9 @@ def explain(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
 def replay(*, journal: str, start: str | None, end: str | None, form: str) -> None:
-    """Decide every tick of a journal again, and say whether each decision comes out the same.
+    """Decide every tick of a journal again and compare.
 
-    Exit code 1 where one does not.
+    Says whether each decision comes out the same. Exit code 1 where one does not.
     """
     import json
     from dataclasses import asdict

@@ -16,7 +16,7 @@ def demo(*arguments: str, timeout_s: float = 100.0) -> subprocess.CompletedProce
     )  # fmt: skip
 
 
-def said(line: str) -> bool:
+def announced(line: str) -> bool:
     """Whether this is one of the lines that the demo prints at its start."""
     return line.startswith(("page and API", "external scaler", "exporter gpu-", "one second is"))
 
@@ -58,7 +58,7 @@ def test_an_hour_in_seconds_tells_what_each_workload_was_asked_got_and_why() -> 
     assert "The policy declares 30 s." in said
     assert [e["gpus"] for e in report["exporters"]] == [8, 8, 8, 8]
     # Nothing is wrong in the demo, so nothing is logged: only addresses stand on standard error.
-    assert [line for line in done.stderr.splitlines() if not said(line)] == []
+    assert [line for line in done.stderr.splitlines() if not announced(line)] == []
 
 
 def test_the_table_is_for_people_and_stands_alone_on_standard_output() -> None:

@@ -111,8 +111,11 @@ def _sentence(text: str, data: object, kind: type) -> str:
         if named := re.fullmatch(f"{begin} `(.*)`", message):
             return cure.format(foreign(f"{path}.{named[1]}" if path else named[1]))
     head = f"key `{path}`: " if path else ""
-    if wanted and message.startswith(("Invalid enum value", "Expected `str` matching regex")):
+    if wanted and message.startswith("Invalid enum value"):
         return f"{head}{foreign(repr(value))} is not {wanted}: correct the value"
+    if wanted and message.startswith("Expected `str` matching regex"):
+        # What stands there instead is not repeated: it may be an address with a password in it.
+        return f"{head}expected {wanted}: correct the value"
     if message.startswith(("Expected", "Invalid")):
         message = message.replace("object", "mapping").replace("array", "list")
         return f"{head}{message[0].lower()}{message[1:]}: correct the value"

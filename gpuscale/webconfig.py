@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, field
 
-from gpuscale.config import Strict, load
+from gpuscale.config import WANTED, Strict, load
 from gpuscale.errors import ConfigError
 from gpuscale.tls import ClientAuth, ServerTls, server_context
 
@@ -27,7 +27,13 @@ COST_MAX = 15
 """Highest bcrypt cost: a second or two for each new password; 31 would be years."""
 
 Version = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
-Bcrypt = Annotated[str, Meta(pattern=r"^\$2[aby]\$\d\d\$[./A-Za-z0-9]{53}$")]
+Bcrypt = Annotated[
+    str,
+    Meta(
+        pattern=r"^\$2[aby]\$\d\d\$[./A-Za-z0-9]{53}$",
+        extra={WANTED: "a bcrypt hash, such as `htpasswd -nB USER` prints, and no password"},
+    ),
+]
 
 
 class _Tls(Strict, frozen=True, kw_only=True):

@@ -26,9 +26,13 @@ FAULTS = [
     (
         ExporterSettings,
         "nvml: simulated",
-        "key `nvml`: 'simulated' is not auto, off or simulated:CARDxCOUNT",
+        "key `nvml`: expected auto, off or simulated:CARDxCOUNT",
     ),
-    (ExporterSettings, "listen: ':70000'", "':70000' is not HOST:PORT or :PORT with a port up to"),
+    (
+        ExporterSettings,
+        "listen: ':70000'",
+        "`listen`: expected HOST:PORT or :PORT with a port up to",
+    ),
     (
         ExporterSettings,
         "dcgm: {extra_fields: [nope]}",
@@ -53,7 +57,7 @@ FAULTS = [
     (
         ControllerSettings,
         "workloads: [{namespace: A, name: b}]",
-        "key `workloads[0].namespace`: 'A' is not a Kubernetes name",
+        "key `workloads[0].namespace`: expected a Kubernetes name",
     ),
     (ExporterSettings, "listen: 9400", "key `listen`: expected `str`, got `int`"),
     (ExporterSettings, "a: [", "not valid YAML at line 1, column 5"),
@@ -76,7 +80,7 @@ FAULTS = [
     ),
     (ControllerSettings, "defaults: {min_replicas: 5, max_replicas: 2}", "min_replicas 5 is above"),
     (ControllerSettings, "defaults: {hold_s: 10}", "hold_s 10 is below stale_after_s 45"),
-    (ControllerSettings, "prometheus: {url: 'ftp://x'}", "key `prometheus.url`"),
+    (ControllerSettings, "prometheus: {url: 'ftp://x'}", "`prometheus.url`: expected an address"),
 ]
 
 
@@ -96,6 +100,14 @@ def test_each_fault_is_one_sentence_with_file_key_and_cure(
     assert "[...]" not in message
     assert message.count(": correct") <= 1
     assert caught.value.exit_code == 2
+
+
+def test_a_value_that_may_hold_a_password_is_not_repeated(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("prometheus: {url: 'htp://reader:secret@prometheus'}")
+    with pytest.raises(ConfigError) as caught:
+        config.load(file, ControllerSettings)
+    assert "secret" not in str(caught.value)
 
 
 def test_anchors_and_merges_are_no_repetition(tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from gpuscale.config import convert
 from gpuscale.controller import trigger
 from gpuscale.controller.domain import Target, Workload
 from gpuscale.errors import ConfigError, InputError
-from gpuscale.settings import ControllerSettings, override
+from gpuscale.settings import ControllerSettings, ScaleTarget, override
 
 ADDRESS = "gpuscale-grpc.gpuscale.svc:6000"
 """The chart's headless service, in a release and a namespace called gpuscale."""
@@ -54,7 +55,10 @@ def declare(
     entry = next(
         (w for w in settings.workloads if (w.namespace, w.name) == (namespace, name)), None
     )
-    target = Target(api_version=api_version, kind=kind, name=name)
+    given = convert(
+        {"api_version": api_version, "kind": kind, "name": name}, ScaleTarget, where="scale target"
+    )
+    target = Target(api_version=given.api_version, kind=given.kind, name=given.name)
     changed = dict(fields or {})
     if entry is not None:
         policy = policy or entry.policy

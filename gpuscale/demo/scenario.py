@@ -15,9 +15,7 @@ from gpuscale.simulation.cluster import SimulatedWorkload
 EPOCH = 1_767_571_200.0
 """Monday 2026-01-05 00:00 UTC: days and weeks of the shapes begin here."""
 BEGIN = EPOCH + 7 * 86_400.0 + 6 * 3600.0 + 40 * 60.0
-"""A week later, 06:40: twenty minutes before the office's rush."""
-HISTORY_S = 7 * 86_400.0
-"""Past that the controller finds at its start, as it would in Prometheus."""
+"""A week later, 06:40: twenty minutes before the office's rush. The past before it is the shapes' own."""
 
 NODES = {"gpu-a": 8, "gpu-b": 8, "gpu-c": 8, "gpu-d": 8}
 CARD = "h100"

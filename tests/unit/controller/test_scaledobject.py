@@ -212,3 +212,17 @@ def test_the_command_says_what_is_no_workload() -> None:
     result = CliRunner().invoke(cli, ["scaledobject", "llama"])
     assert isinstance(result.exception, InputError)
     assert str(result.exception) == "'llama' is no workload: write NAMESPACE/NAME"
+
+
+@pytest.mark.parametrize(
+    ("kind", "api_version", "words"),
+    [
+        ("Foo/Bar", "apps/v1", "key `kind`: expected a kind, such as Deployment"),
+        ("Deployment", "apps/", "key `api_version`: expected GROUP/VERSION or VERSION"),
+    ],
+)
+def test_a_target_that_cannot_be_is_refused_with_the_cure(
+    kind: str, api_version: str, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        declare("a", "b", ControllerSettings(), kind=kind, api_version=api_version)

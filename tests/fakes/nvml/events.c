@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { XID_EVENT = 0x8, POLL_US = 20000 }; /* seldom: what waits here is to cost nothing */
+enum { XID_EVENT = 0x8, POLL_US = 100000 }; /* seldom: a driver that waits costs nothing */
 
 struct event_set {
     unsigned char registered[DEVICES_MAX];

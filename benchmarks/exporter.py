@@ -54,9 +54,9 @@ class Cost:
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of a process (proc(5), fields 14 and 15 of stat)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """CPU time of a process's living threads, to the nanosecond (field 1 of each task's schedstat)."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def rss_mb(pid: int) -> float:

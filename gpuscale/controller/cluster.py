@@ -76,6 +76,13 @@ class KubeCluster:
             api.DEPLOYMENTS: targets(api.DEPLOYMENTS),
             api.STATEFUL_SETS: targets(api.STATEFUL_SETS),
         }
+        self._nodes = (
+            None
+            if settings.namespaces
+            else Cache(gateway, api.NODES.path(), clock, inventory.node_created_at, timing=timing)
+        )
+        """When each node came. Nobody waits for it: where nodes may not be read, the time until one
+        is provisioned counts as time without a node."""
         self._wanted: frozenset[Place] = frozenset()
         self._polled: dict[Place, _Polled] = {}
         self._poll_problem: str | None = None
@@ -94,6 +101,8 @@ class KubeCluster:
             for resource, caches in self._by_resource().items():
                 for cache in caches:
                     group.create_task(cache.run(), name=f"cache of {resource}")
+            if self._nodes is not None:
+                group.create_task(self._nodes.run(), name="cache of nodes")
             group.create_task(self._poll_for_ever(), name="poll of scale targets")
 
     # ------------------------------------------------------------ what is known
@@ -110,6 +119,7 @@ class KubeCluster:
         self._wanted = frozenset(self._to_poll(workloads))
         targets = self._targets_of(workloads) if self._current(self._pods) else {}
         pods = self._pods_by_label(targets.values())
+        nodes = self._node_times()
         states: dict[str, ReplicaState] = {}
         seen: dict[str, frozenset[str]] = {}
         for key, (namespace, target) in targets.items():
@@ -121,11 +131,15 @@ class KubeCluster:
             if rest:
                 mine = [p for p in mine if inventory.matches(tuple(rest), p.labels)]
             states[key], seen[key] = inventory.state_of(
-                key, target.asked, mine, self._seen.get(key)
+                key, target.asked, mine, self._seen.get(key), nodes
             )
         # What is not known for a while is remembered: its pods are not new when it is known again.
         self._seen = {w.key: self._seen[w.key] for w in workloads if w.key in self._seen} | seen
         return states
+
+    def _node_times(self) -> Mapping[str, float]:
+        found = {} if self._nodes is None else self._nodes.objects
+        return {name: at for (_, name), at in found.items() if at is not None}
 
     def unsynced(self) -> str | None:
         """What the caches still wait for, one sentence; None when they are complete.

@@ -91,6 +91,7 @@ class Resource:
 
 
 PODS = Resource(group="", version="v1", plural="pods")
+NODES = Resource(group="", version="v1", plural="nodes")
 DEPLOYMENTS = Resource(group="apps", version="v1", plural="deployments")
 STATEFUL_SETS = Resource(group="apps", version="v1", plural="statefulsets")
 SCALED_OBJECTS = Resource(group="keda.sh", version="v1alpha1", plural="scaledobjects")

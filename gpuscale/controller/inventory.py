@@ -156,6 +156,11 @@ def _cause(part: str) -> str:
     return next((name for name, pattern in _CAUSES if pattern.search(part)), "other")
 
 
+def node_created_at(raw: Mapping[str, Any]) -> float | None:
+    """When a node (core/v1) came into being, Unix seconds; None where that is not known."""
+    return time_of(mapping(raw.get("metadata")).get("creationTimestamp"))
+
+
 def target_of(raw: Mapping[str, Any]) -> ScaleTarget:
     """The facts of a Deployment, StatefulSet or the like (spec.replicas, spec.selector)."""
     spec = mapping(raw.get("spec"))

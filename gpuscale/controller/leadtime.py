@@ -75,6 +75,8 @@ class LeadTime:
                 f" (in the median {self.delay_s:.0f} s until the pod exists, {', '.join(parts)})"
             )
         line += "."
+        if self.engine_s is not None:
+            line += f" The server says that {self.engine_s:.0f} s of it go into its engine."
         if self.declared_s is not None:
             line += f" The policy declares {self.declared_s:g} s."
         if self.unschedulable_s:

@@ -38,6 +38,7 @@ class Type:
 
 TYPES = (
     Type("", "v1", "pods", "Pod"),
+    Type("", "v1", "nodes", "Node"),
     Type("apps", "v1", "deployments", "Deployment", scale=True),
     Type("apps", "v1", "statefulsets", "StatefulSet", scale=True),
     Type("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject"),

@@ -15,7 +15,7 @@ from gpuscale.clock import SystemClock
 from gpuscale.controller import kube
 from gpuscale.controller.actuators.scale import ScaleSubresource
 from gpuscale.controller.cluster import KubeCluster
-from gpuscale.controller.domain import Target, Workload
+from gpuscale.controller.domain import Start, Target, Workload
 from gpuscale.controller.gateway import DEPLOYMENTS, PODS, SCALED_OBJECTS, KubeGateway
 from gpuscale.controller.watch import Cache, Timing
 from gpuscale.errors import (
@@ -563,6 +563,43 @@ async def test_the_cluster_shows_replicas_by_stage_for_each_kind_of_target(
             )
             assert set(cluster.age_s) == set(cluster.synced)
             assert cluster.problems == ()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_a_node_that_came_for_a_pod_is_told_where_nodes_may_be_read(
+    server: FakeKube, tmp_path: Path, allowed: bool
+) -> None:
+    """Created at ten, its node at 10:04, scheduled at 10:05, ready at 10:08."""
+    server.put("deployments", deployment("llama", 1))
+    server.put("nodes", {"metadata": {"name": "n1", "creationTimestamp": "2026-11-30T10:04:00Z"}})
+    if not allowed:
+        server.faults.append(Fault(r"/nodes", status=403))
+    at = {"PodScheduled": "10:05:00", "Ready": "10:08:00"}
+    late = ready_pod("llama-1", "10.0.0.1", app="llama")
+    late["metadata"]["creationTimestamp"] = "2026-11-30T10:00:00Z"
+    late["status"]["conditions"] = [
+        {"type": name, "status": "True", "lastTransitionTime": f"2026-11-30T{when}Z"}
+        for name, when in at.items()
+    ]
+    async with gateway_to(server, tmp_path) as gateway:
+        cluster = KubeCluster(gateway, SystemClock(), KubernetesSettings(), timing=HURRY)
+        async with running(cluster.run()):
+            await until(lambda: server.count(r"/nodes") > 0)
+            await until(lambda: cluster.unsynced() is None)
+            server.put("pods", late)
+            starts: list[Start] = []
+
+            def told() -> bool:
+                for state in cluster.replicas([workload()]).values():
+                    starts.extend(state.starts)
+                return bool(starts)
+
+            await until(told)
+            assert cluster.problems == ()
+    if allowed:
+        assert (starts[0].total_s, starts[0].stages["provision"]) == (480.0, 300.0)
+    else:
+        assert (starts[0].total_s, starts[0].unschedulable_s) == (180.0, 300.0)
 
 
 async def test_replicas_that_the_server_no_longer_confirms_are_not_known(

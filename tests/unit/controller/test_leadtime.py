@@ -113,7 +113,9 @@ def test_the_servers_own_word_on_its_start_is_kept() -> None:
     leads.observe("a/x", starts(*[100.0] * OBSERVED_MIN))
     assert leads.of("a/x", 180.0).engine_s is None
     leads.observe("a/x", [], engine_s=41.5)
-    assert leads.of("a/x", 180.0).engine_s == 41.5
+    lead = leads.of("a/x", 180.0)
+    assert lead.engine_s == 41.5
+    assert "42 s of it go into its engine" in lead.sentence
 
 
 def test_workloads_that_left_are_forgotten() -> None:

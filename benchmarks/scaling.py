@@ -22,7 +22,7 @@ import numpy as np
 from gpuscale.controller import decide
 from gpuscale.errors import InputError
 from gpuscale.simulation import backtest, trace
-from gpuscale.simulation.options import Options
+from gpuscale.simulation.options import Options, cold_starts_of
 from gpuscale.simulation.peers import POLICIES
 from gpuscale.simulation.report import Backtest, PolicyScore, as_json
 
@@ -139,7 +139,7 @@ def main() -> None:
     policies = POLICIES if given.default_policies else GRID
     began = time.perf_counter()
     try:
-        cold_starts = backtest.cold_starts_of(given.cold_start)
+        cold_starts = cold_starts_of(given.cold_start)
         results, refused = judge(
             given.traces, Options(cold_starts_s=cold_starts, policies=policies)
         )

@@ -215,6 +215,15 @@ def set_back(memory: Memory, seconds: float, *, anew: bool) -> Memory:
     return memory
 
 
+def set_forward(memory: Memory, seconds: float) -> Memory:
+    """The memory after the wall clock was set forward by so much. The memory that goes in is consumed.
+
+    To the rest it looks like ticks that were missed; but a rise is as long ago as it really was.
+    """
+    memory.standing.rose_at = memory.standing.rose_at + seconds
+    return memory
+
+
 def backfill(memory: Memory, key: str, times: Floats, demand: Floats, step_s: float) -> Memory:
     """Enter one workload's past from before the start. The memory that goes in is consumed.
 

@@ -269,8 +269,7 @@ class Loop:
     def _heed_clock(self, now: float) -> None:
         """Keep a wall clock that was set back from making what is old look new.
 
-        One that was set forward needs no care: it looks like ticks that were missed, after which
-        nothing is scaled down before it was seen for a while.
+        One that was set forward looks like ticks that were missed; it must not end a dwell.
         """
         monotonic = self._clock.monotonic()
         last, self._time = self._time, (now, monotonic)
@@ -278,6 +277,8 @@ class Loop:
             return
         back_s = (monotonic - last[1]) - (now - last[0])
         if back_s < SET_BACK_S:
+            if back_s < -SET_BACK_S:
+                self._memory = decide.set_forward(self._memory, -back_s)
             return
         anew = back_s > ANEW_S
         _log.warning("wall clock set back", seconds=round(back_s), learned_anew=anew)

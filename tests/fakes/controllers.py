@@ -10,7 +10,7 @@ import grpc
 
 from gpuscale import config, runtime
 from gpuscale.controller.daemon import Cluster, Controller
-from gpuscale.controller.domain import Scaler, Snapshot
+from gpuscale.controller.domain import Scaler, Signal, Snapshot
 from gpuscale.proto import externalscaler_pb2 as pb
 from gpuscale.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from gpuscale.settings import ControllerSettings
@@ -37,7 +37,7 @@ class Running:
 
     controller: Controller
     clock: ManualClock
-    signal: FakeSignal
+    signal: Signal
     http: aiohttp.ClientSession
     scaler: Any  # the generated stub is not typed for the asynchronous channel
 
@@ -48,6 +48,12 @@ class Running:
             await self.controller.tick()
         await self.clock.advance(TICK_S)
         return await self.controller.tick()
+
+    async def decide(self) -> Snapshot:
+        """One tick without its page, for long lives."""
+        loop = self.controller._loop
+        assert loop is not None
+        return (await loop.tick()).snapshot
 
     def url(self, path: str) -> str:
         host, port = self.controller.http_address
@@ -76,7 +82,7 @@ class Running:
 async def running(
     fields: Mapping[str, Any],
     *,
-    signal: FakeSignal | None = None,
+    signal: Signal | None = None,
     cluster: Cluster | None = None,
     scaler: Scaler | None = None,
     clock: ManualClock | None = None,

@@ -203,24 +203,17 @@ def set_back(memory: Memory, seconds: float, *, anew: bool) -> Memory:
     """The memory after the wall clock was set back by so much. The memory that goes in is consumed.
 
     What was answered stays, as the floor of what comes next. `anew` forgets what was learned: it
-    lies in the future, and time that was seen before would teach nothing until then.
+    lies in the future, and time that was seen before would teach nothing until then. Negative
+    `seconds` are a clock that was set forward, which looks like ticks that were missed; but a rise
+    is as long ago as it really was.
     """
     standing = memory.standing
     standing.rose_at = standing.rose_at - seconds
-    standing.trusted_at = standing.trusted_at - seconds
+    standing.trusted_at = standing.trusted_at - max(0.0, seconds)
     if anew:
         memory = initial_memory(memory.keys, memory.tick_s)
         memory.standing = standing
         standing.seen_s[:] = 0.0
-    return memory
-
-
-def set_forward(memory: Memory, seconds: float) -> Memory:
-    """The memory after the wall clock was set forward by so much. The memory that goes in is consumed.
-
-    To the rest it looks like ticks that were missed; but a rise is as long ago as it really was.
-    """
-    memory.standing.rose_at = memory.standing.rose_at + seconds
     return memory
 
 

@@ -41,7 +41,7 @@ from gpuscale.settings import ControllerSettings
 HPA_SYNC_S = 15.0
 """Period of the HPA's loop (kube-controller-manager's default): what may pass until it acts on an answer."""
 SET_BACK_S = 5.0
-"""The wall clock was set back where it lost so much against the monotonic one within a tick; less
+"""The wall clock was set where it lost or won so much against the monotonic one within a tick; less
 is slewing."""
 ANEW_S = 300.0
 """Set back further, all that was learned lies in the future, and is learned anew from the past that
@@ -143,7 +143,7 @@ class Loop:
         self._time: tuple[float, float] | None = None
         """(wall, monotonic) at the last tick."""
         self._turned_back: tuple[float, bool] | None = None
-        """The clock was set back before this tick: seconds, and whether the memory began anew."""
+        """The clock was set before this tick: seconds back, and whether the memory began anew."""
         # Steps cost real time, whatever clock the controller lives by.
         self._stopwatch = SystemClock()
         self.counters = Counters()
@@ -276,13 +276,12 @@ class Loop:
         if last is None:
             return
         back_s = (monotonic - last[1]) - (now - last[0])
-        if back_s < SET_BACK_S:
-            if back_s < -SET_BACK_S:
-                self._memory = decide.set_forward(self._memory, -back_s)
+        if abs(back_s) < SET_BACK_S:
             return
         anew = back_s > ANEW_S
-        _log.warning("wall clock set back", seconds=round(back_s), learned_anew=anew)
-        self._last = {key: replace(r, at=r.at - back_s) for key, r in self._last.items()}
+        if back_s > 0:
+            _log.warning("wall clock set back", seconds=round(back_s), learned_anew=anew)
+            self._last = {key: replace(r, at=r.at - back_s) for key, r in self._last.items()}
         self._memory = decide.set_back(self._memory, back_s, anew=anew)
         self._turned_back = (back_s, anew)
         if anew:

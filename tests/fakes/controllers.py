@@ -37,7 +37,7 @@ class Running:
 
     controller: Controller
     clock: ManualClock
-    signal: Signal
+    signal: Any  # what the test gave: its own fields are the test's to know
     http: aiohttp.ClientSession
     scaler: Any  # the generated stub is not typed for the asynchronous channel
 

@@ -18,7 +18,7 @@ from gpuscale.controller.fleet import Fleet
 from gpuscale.controller.podsample import PodSample
 from gpuscale.errors import SourceUnreachable
 from tests.fakes.clock import ManualClock
-from tests.fakes.cluster import FakeCluster
+from tests.fakes.cluster import FakeCluster, replica_state
 from tests.fakes.controllers import TICK_S, settings_of
 from tests.fakes.podsignal import PodSignal
 
@@ -189,15 +189,8 @@ class Truth:
 
     def _state(self, i: int, schedule: Schedule) -> ReplicaState:
         asked, ready = int(self.asked[i]), int(self.ready[i])
-        return ReplicaState(
-            key=schedule.key,
-            asked=asked,
-            ready=ready,
-            starting=max(0, asked - ready),
-            pending=0,
-            endpoints=tuple(pod.name for pod in self._pods[i]),
-            starts_s=(),
-        )
+        state = replica_state(schedule.key, asked=asked, ready=ready)
+        return replace(state, endpoints=tuple(pod.name for pod in self._pods[i]))
 
     # ------------------------------------------------------------ as a source of signals
 

@@ -71,11 +71,12 @@ WORKLOADS: tuple[SimulatedWorkload, ...] = (
 )  # fmt: skip
 
 POLICIES: dict[str, dict[str, Any]] = {
-    "chat/llama-8b": {"server": "vllm", "capacity": 8.0, "start_time_s": 300.0},
+    "chat/llama-8b": {"server": "vllm", "capacity": 8.0, "start_time_s": 300.0, "risk": 0.97},
     "search/embedder": {"server": "triton", "capacity": 60.0, "start_time_s": 30.0},
     "images/diffusion": {"server": "vllm", "capacity": 1.0, "start_time_s": 180.0},
 }
-"""What the owners write down, by workload. The embedder's are wrong: its replicas carry a third less
+"""What the owners write down, by workload. People wait for the chat, so that lateness is dearer there
+than by default: at 10/11 a rush of one hour a day is worth some of it. The embedder's are wrong: its replicas carry a third less
 than declared, and take more than twice as long to start. Its first rush shows both."""
 
 BOUNDS: dict[str, tuple[int, int]] = {

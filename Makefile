@@ -8,7 +8,7 @@ ARGS ?=
 TRACES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools apt fmt lint types imports test e2e demo bench bench-scaling bench-exporter docs proto dashboards chart check clean
+.PHONY: help setup tools apt fmt lint types imports test e2e demo bench bench-scaling bench-tick bench-exporter docs proto dashboards chart check clean
 
 help:  ## list the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -62,10 +62,13 @@ e2e: setup  ## only the tests with real processes
 demo: $(VENV)/.program  ## the whole loop without GPU or cluster; ARGS="--headless --duration 60 --format json"
 	@$(BIN)/gpuscale demo $(ARGS)
 
-bench: bench-exporter bench-scaling  ## all benchmarks; TRACES=folder
+bench: bench-exporter bench-tick bench-scaling  ## all benchmarks; TRACES=folder
 
 bench-scaling: $(VENV)/.development  ## cost of gpuscale and its peers on TRACES=folder
 	@$(BIN)/python benchmarks/scaling.py --traces $(or $(TRACES),$(error say TRACES=folder with the traces))
+
+bench-tick: $(VENV)/.development  ## time and memory of a tick, 1,000 and 10,000 workloads on one core
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/tick.py
 
 bench-exporter: $(VENV)/.development  ## cost of the exporter beside nvitop-exporter
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench >&2

@@ -3,8 +3,8 @@
     make bench-scaling TRACES=FOLDER
     python benchmarks/scaling.py --traces FOLDER [--cold-start S,…] [--default-policies] [--json FILE]
 
-FOLDER holds CSV files as `gpuscale backtest` reads them. `windows.csv` (trace,from_s,to_s) in the folder says which window is judged where it is not the
-default. Prints J per case beside the best peer of the case (its target chosen in hindsight), then
+FOLDER holds CSV files as `gpuscale backtest` reads them. `windows.csv` (trace,from_s,to_s) in the
+folder says which window is judged where it is not the default. Prints J per case beside the best peer of the case (its target chosen in hindsight), then
 geometric means over the cases: J, replica-hours, 1 + late share, 1 + changes of the ask per day.
 The traces are for measuring; nothing is tuned to them.
 """
@@ -36,6 +36,8 @@ GRID = (
     *(f"keda-rate@{target}" for target in RATE_TARGETS),
     *(f"knative@{target}" for target in KNATIVE_TARGETS),
 )
+USUAL = "keda-rate@0.7"
+"""What most people run."""
 WINDOWS = "windows.csv"
 
 Cases = dict[tuple[str, float], dict[str, PolicyScore]]
@@ -122,6 +124,24 @@ def print_means(cases: Cases) -> None:
         print(f"{name:24s} {cost:7.3f} {hours:7.3f} {late:7.2f} {events:7.1f}")
 
 
+def print_verdict(cases: Cases) -> None:
+    """gpuscale against the best peer of each case, and against the usual setting in restlessness."""
+    ratio = {
+        case: scores["gpuscale"].cost_j / best_peer(scores).cost_j for case, scores in cases.items()
+    }
+    name, cold = max(ratio, key=lambda case: ratio[case])
+    print(
+        f"\ngpuscale's J is {geometric_mean(ratio.values()):.3f} of the best peer's of each case, chosen"
+        f" in hindsight; at most {ratio[name, cold]:.3f} ({name}, cold start {cold:.0f} s)"
+    )
+    if all(USUAL in scores for scores in cases.values()):
+        ours, usual = (
+            geometric_mean(1 + scores[policy].scale_events_per_day for scores in cases.values())
+            for policy in ("gpuscale", USUAL)
+        )
+        print(f"its changes of the ask a day, plus one, are {ours / usual:.2f} of {USUAL}'s")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -153,6 +173,7 @@ def main() -> None:
     for sentence in refused:
         print(f"  {sentence}")
     print_means(cases)
+    print_verdict(cases)
     print(f"\n{len(cases)} cases × {len(policies)} policies in {took_s:.1f} s")
     if given.json is not None:
         given.json.write_text(as_json(results), encoding="utf-8")

@@ -22,7 +22,9 @@ DAY_S = 86_400
 def _grid(step_s: int, days: float) -> tuple[Floats, Floats]:
     """(hour of the day, number of the day) of every bin."""
     seconds = np.arange(round(days * DAY_S / step_s)) * float(step_s)
-    return seconds % DAY_S / 3600.0, np.floor(seconds / DAY_S)
+    hour: Floats = seconds % DAY_S / 3600.0
+    day: Floats = np.floor(seconds / DAY_S)
+    return hour, day
 
 
 def _wander(rng: np.random.Generator, n: int, bins: float, spread: float) -> Floats:
@@ -40,8 +42,8 @@ def _wander(rng: np.random.Generator, n: int, bins: float, spread: float) -> Flo
 
 def _arrivals(rng: np.random.Generator, rate: Floats, step_s: float, size: float = 1.0) -> Floats:
     """Rates as counted: Poisson arrivals of `size` requests each."""
-    per_bin: Floats = rng.poisson(np.maximum(rate, 0.0) * step_s / size) * size / step_s
-    return per_bin
+    counted = rng.poisson(np.maximum(rate, 0.0) * step_s / size)
+    return np.asarray(counted * size / step_s, dtype=np.float64)
 
 
 def _holes(rng: np.random.Generator, values: Floats, count: int, longest: int) -> Floats:

@@ -43,6 +43,8 @@ BASES: tuple[str, ...] = (
     *(f"hour-{share * 100:.0f}" for share in SHARES),
 )
 
+ROWS_MIN = 64
+"""Workloads that are worth a turn of their own: a few cost as much as one."""
 PAST_STEP_MIN = 5
 """Rises of the past are computed this often, as live ones are."""
 
@@ -75,13 +77,15 @@ class Outlook:
         self._enter(now, np.where(seen, forecaster.level, np.nan))
         tick = int(now // self.tick_s)
         price = (risk / (1.0 - risk))[:, None] * np.array(SHARES)
-        rows = _turn(n, tick, BIN_S / self.tick_s)
-        samples = newsvendor.rises(history.values, rows, np.full(len(rows), now), lead_s[rows])
-        mean = forecaster.recent.mean(BIN_S)
-        self.rise[rows] = _margin(samples, mean[rows], price[rows])
-        rows = _turn(n, tick, MINUTE_S / self.tick_s)
-        self.hour[rows] = newsvendor.best_levels(self.minutes[rows].astype(np.float64), price[rows])
         means = np.stack([forecaster.recent.mean(m * MINUTE_S) for m in MEANS_MIN], axis=1)
+        rows = _turn(n, tick, BIN_S / self.tick_s)
+        if len(rows):
+            samples = newsvendor.rises(history.values, rows, np.full(len(rows), now), lead_s[rows])
+            self.rise[rows] = _margin(samples, means[rows, MEANS_MIN.index(5)], price[rows])
+        rows = _turn(n, tick, MINUTE_S / self.tick_s)
+        if len(rows):
+            kept = self.minutes[rows].astype(np.float64)
+            self.hour[rows] = newsvendor.best_levels(kept, price[rows])
         bases = _columns(
             level=forecaster.level,
             burst=forecaster.burst,
@@ -195,6 +199,8 @@ def _columns(
 
 
 def _turn(n: int, tick: int, ticks: float) -> Ints:
-    """The workloads whose turn it is, of `ticks` turns."""
+    """The workloads whose turn it is: all of them once in so many `ticks`, ROWS_MIN at least at once."""
     turns = max(1, round(ticks))
-    return np.arange(tick % turns, n, turns, dtype=np.int64)
+    groups = max(1, min(turns, n // ROWS_MIN))
+    turn = tick % turns
+    return np.arange(turn if turn < groups else n, n, groups, dtype=np.int64)

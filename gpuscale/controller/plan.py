@@ -77,13 +77,17 @@ def draining(
     It is a total, to be compared with the plan and never added to it: replicas that start already
     for this backlog are not asked for a second time, however long the episode lasts.
     """
-    demand = np.nan_to_num(level / capacity, nan=0.0)
-    running = np.where(np.isnan(ready), demand, ready)
-    waiting = np.nan_to_num(backlog / capacity, nan=0.0)
-    short = np.maximum(demand - running, 0.0) * AHEAD * lead_s
+    demand = _known_or(level / capacity, 0.0)
+    running = _known_or(ready, demand)
+    waiting = _known_or(backlog / capacity, 0.0)
+    short = np.maximum(demand - running, 0.0) * (AHEAD * lead_s)
     work = np.minimum(waiting + short, DROP_S * np.maximum(running, 1.0)) - WAIT_S * demand
-    extra = np.sqrt(price * demand * np.maximum(work, 0.0) / (lead_s + DRAIN_S))
+    extra = np.sqrt(price * demand / (lead_s + DRAIN_S) * np.maximum(work, 0.0))
     return np.where(work > 0, np.ceil(demand + extra - ROUNDING), 0.0)
+
+
+def _known_or(values: Floats, other: Floats | float) -> Floats:
+    return np.where(np.isnan(values), other, values)
 
 
 def columns(candidates: Sequence[Candidate], signals: Sequence[str]) -> tuple[Ints, Floats]:

@@ -1,10 +1,11 @@
 """What candidates look at: every column from what was seen, and nothing where nothing was."""
 
 import numpy as np
+import pytest
 
 from gpuscale.controller.decide import Memory, backfill, decide, initial_memory
 from gpuscale.controller.domain import Floats
-from gpuscale.controller.outlook import BASES, HOUR_MIN, Outlook, trailing
+from gpuscale.controller.outlook import BASES, HOUR_MIN, ROWS_MIN, Outlook, _turn, trailing
 from tests.fakes.observations import START_S, TICK_S, observation
 
 KEYS = ("a/x", "b/y")
@@ -70,3 +71,10 @@ def test_trailing_means_skip_what_is_missing() -> None:
     found = trailing(np.array([1.0, np.nan, 3.0, np.nan, np.nan, np.nan]), 2)
     np.testing.assert_array_equal(found, [1.0, 1.0, 3.0, 3.0, np.nan, np.nan])
     assert len(set(BASES)) == len(BASES)
+
+
+@pytest.mark.parametrize("n", [1, 63, 64, 200, 5000])
+def test_every_workload_has_its_turn_once_in_a_round(n: int) -> None:
+    turns = [_turn(n, tick, 20) for tick in range(20)]
+    np.testing.assert_array_equal(np.sort(np.concatenate(turns)), np.arange(n))
+    assert max(len(turn) for turn in turns) <= max(ROWS_MIN, n / 20) * 2

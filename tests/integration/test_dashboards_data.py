@@ -99,6 +99,8 @@ def status() -> FleetStatus:
     fleet = (
         statuses.workload("llama"),
         statuses.workload("silent", policy=Policy(mode="shadow")),
+        # Its demand leaps at the end, and it may add one replica at a time: a guard has its say.
+        statuses.workload("leaping", policy=Policy(mode="act", capacity=5.0, step_up_max=1)),
     )
     keys = tuple(w.key for w in fleet)
     memory = decide.initial_memory(keys, statuses.TICK_S)
@@ -111,7 +113,7 @@ def status() -> FleetStatus:
     last = None
     for i in range(ticks):
         last = statuses.status_of(
-            {"llama": 10.0 + i % 7, "silent": None},
+            {"llama": 10.0 + i % 7, "silent": None, "leaping": 10.0 if i < ticks - 2 else 40.0},
             now=time.time() - (ticks - 1 - i) * statuses.TICK_S,
             number=i + 1,
             workloads=fleet,

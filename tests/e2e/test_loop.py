@@ -268,17 +268,17 @@ async def watch_the_rush_come(rig: Rig) -> float:
         except grpc.aio.AioRpcError as error:
             assert error.code() is grpc.StatusCode.UNAVAILABLE, error
             assert not seen, f"an answer was taken back: {error.details()}"
-        if seen and seen[-1][0] > 0 and seen[-1][1] >= RISEN * seen[0][1]:
+        if seen and seen[-1][0] > 0 and seen[-1][1] * CAPACITY >= HIGH / 2:
             break
         await asyncio.sleep(0.5)
     demand = await rig.demand()
     assert time.time() < rig.rush_at
     assert demand is not None
     assert demand == pytest.approx(LOW, rel=0.25), "the rush has not begun"
-    before = [value for at, value in seen if at < -5.0]
-    assert before, f"nothing was answered before the rush came into sight: {seen}"
-    assert max(before) <= 1.2 * before[0], seen
-    assert seen[-1][1] >= RISEN * max(before), seen
+    assert seen, "nothing was answered before the rush"
+    assert seen[0][0] < -5.0, f"nothing was answered before the rush came into sight: {seen}"
+    # What is worth standing by for may be asked for earlier than that, and stays.
+    assert seen[-1][1] >= RISEN * seen[0][1], seen
     assert seen[-1][1] * CAPACITY >= HIGH / 2, seen
     assert await rig.desired(VISION) >= 3
     return seen[-1][1]

@@ -23,6 +23,7 @@ MATRIX: dict[str, list[str]] = {
         "prometheusRule.runbookBaseUrl=https://wiki.example/gpuscale/",
         "prometheusRule.disabled={GpuscaleGpuHot}",
         "prometheusRule.alertLabels.team=ml",
+        "prometheusRule.gpuHourPrices.NVIDIA H100 80GB HBM3=3.2",
         "dashboards.enabled=true",
     ],
     "persistent": ["controller.persistence.enabled=true", "controller.persistence.size=5Gi"],

@@ -4,11 +4,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import promql_parser
+import yaml
 
 from gpuscale import catalog
+from tests import tools
 
 TARGET_LABELS = frozenset({"job", "instance", "node", "cluster"})
 """Labels that scraping puts on series: the chart's monitors give `node`, many servers a `cluster`."""
+
+
+PRICE = "gpuscale:gpu_hour_price"
+"""Prices by product, a series that the operator gives."""
+
+RECORDED = frozenset(
+    rule["record"]
+    for group in yaml.safe_load((tools.REPOSITORY / "alerts" / "recording.yaml").read_text())[
+        "groups"
+    ]
+    for rule in group["rules"]
+) | {PRICE}
+"""Series that rules compute from those of the catalog."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,15 +16,29 @@ FOLDER = tools.REPOSITORY / "alerts"
 RULE_FILES = sorted(FOLDER.glob("*.yaml"))
 TEST_FILES = sorted((FOLDER / "tests").glob("*.yaml"))
 RUNBOOK = tools.REPOSITORY / "docs" / "operations.md"
-FOREIGN = frozenset({"up"})
-"""Metrics of Prometheus itself that the rules read."""
-
-RULES: list[dict[str, Any]] = [
+ALL: list[dict[str, Any]] = [
     rule
     for path in RULE_FILES
     for group in yaml.safe_load(path.read_text())["groups"]
     for rule in group["rules"]
 ]
+RULES = [rule for rule in ALL if "alert" in rule]
+RECORDED = [rule for rule in ALL if "record" in rule]
+
+STATE_METRICS = frozenset(
+    {
+        "kube_node_info",
+        "kube_node_labels",
+        "kube_node_status_allocatable",
+        "kube_node_status_capacity",
+        "kube_pod_container_status_waiting_reason",
+        "kube_pod_owner",
+        "kube_pod_status_unschedulable",
+    }
+)
+"""What the rules read of kube-state-metrics; docs/operations.md names them too."""
+FOREIGN = STATE_METRICS | {"up"} | promql.RECORDED
+"""Metrics that are not of the catalog: Prometheus's own, kube-state-metrics', and recorded ones."""
 
 
 def name_of(rule: dict[str, Any]) -> str:
@@ -59,7 +73,7 @@ def test_every_alert_is_seen_firing_and_seen_quiet() -> None:
     quiet: set[str] = set()
     for path in TEST_FILES:
         for story in yaml.safe_load(path.read_text())["tests"]:
-            for check in story["alert_rule_test"]:
+            for check in story.get("alert_rule_test", ()):
                 expected = check["exp_alerts"]
                 firing |= {(check["alertname"], e["exp_labels"]["severity"]) for e in expected}
                 quiet |= set() if expected else {check["alertname"]}
@@ -67,7 +81,31 @@ def test_every_alert_is_seen_firing_and_seen_quiet() -> None:
     assert quiet == {rule["alert"] for rule in RULES}
 
 
-@pytest.mark.parametrize("rule", RULES, ids=name_of)
+def test_every_recorded_series_is_computed_in_a_test() -> None:
+    tested = {
+        sample["labels"].partition("{")[0]
+        for path in TEST_FILES
+        for story in yaml.safe_load(path.read_text())["tests"]
+        for check in story.get("promql_expr_test", ())
+        for sample in check["exp_samples"]
+    }
+    assert tested == {rule["record"] for rule in RECORDED}
+
+
+@pytest.mark.parametrize("rule", RECORDED, ids=lambda rule: rule["record"])
+def test_a_recorded_series_says_its_labels_its_metric_and_how_it_was_made(
+    rule: dict[str, Any],
+) -> None:
+    assert re.fullmatch("[a-z_]+:gpuscale_[a-z_]+:[a-z0-9_]+", rule["record"])
+    assert "by (cluster" in rule["expr"], "clusters stay apart"
+
+
+def test_the_runbook_names_what_is_read_of_kube_state_metrics() -> None:
+    named = set(re.findall(r"`(kube_\w+)`", RUNBOOK.read_text()))
+    assert named == STATE_METRICS
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda r: name_of(r) if "alert" in r else r["record"])
 def test_a_rule_reads_only_what_the_catalog_has(rule: dict[str, Any]) -> None:
     assert promql.faults(rule["expr"], known=FOREIGN) == []
 

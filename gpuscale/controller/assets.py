@@ -14,6 +14,8 @@ PLOTLY_SCRIPT = Path("package_data") / "plotly.min.js"
 _STATIC = {
     "index.html": "text/html",
     "app.js": "text/javascript",
+    "dom.js": "text/javascript",
+    "gpus.js": "text/javascript",
     "charts.js": "text/javascript",
     "style.css": "text/css",
     "icon.svg": "image/svg+xml",

@@ -29,6 +29,8 @@ from gpuscale.controller.domain import (
     Snapshot,
     Workload,
 )
+from gpuscale.controller.eventstream import Ticks
+from gpuscale.controller.exporters import Exporters
 from gpuscale.controller.faults import Faults
 from gpuscale.controller.journal import Journal
 from gpuscale.controller.loop import Loop
@@ -104,6 +106,7 @@ class Controller:
         self._http: httpd.HttpServer | None = None
         self._grpc_address: tuple[str, int] | None = None
         self._ticking = asyncio.Lock()
+        self._ticks = Ticks()
 
     async def start(self, daemon: runtime.Daemon, *, ticking: bool = True) -> None:
         """Listen and start ticking every `tick_s` of the clock; raises ListenError and ConfigError.
@@ -177,6 +180,7 @@ class Controller:
         async with self._ticking:
             status = await self._loop.tick()
             self._page = metrics.render(status, self._tally())
+            self._ticks.announce(status.snapshot.number)
             return status.snapshot
 
     # ------------------------------------------------------------ building
@@ -240,6 +244,8 @@ class Controller:
             now=self._clock.wall,
             ring=loop.ring,
             decision_at=self._journal.decision,
+            gpus=Exporters(self._settings.exporters, self._clock).map,
+            ticks=self._ticks,
         ).attach(app)
         return app
 

@@ -16,12 +16,14 @@ from typing import Any
 import msgspec
 import numpy as np
 from aiohttp import web
-from numpy.typing import NDArray
 
 from gpuscale import __version__
 from gpuscale.controller import explain
 from gpuscale.controller.assets import StaticFile, load_files, load_plotly, unchanged
-from gpuscale.controller.domain import Decision, Floats, Hold
+from gpuscale.controller.domain import Decision, Hold
+from gpuscale.controller.eventstream import EventStream, Ticks
+from gpuscale.controller.gpumap import GpuMap, as_dict
+from gpuscale.controller.rows import STATES, context, known_sum, row, states_of
 from gpuscale.controller.status import (
     LEVEL_COLUMNS,
     POINTS_MAX,
@@ -29,14 +31,15 @@ from gpuscale.controller.status import (
     FleetStatus,
     Ring,
     Tally,
-    WorkloadStatus,
     known,
-    whole,
 )
 
 ROWS_DEFAULT = 100
 ROWS_MAX = 1_000
 """Workloads in one answer; the rest is reached by `offset`."""
+NODES_DEFAULT = 100
+NODES_MAX = 1_000
+"""Nodes of the map of GPUs in one answer; the rest is reached by `offset`."""
 REFUSALS_MAX = 1_000
 """Refusals in one answer."""
 SPARK_POINTS = 60
@@ -75,6 +78,8 @@ class Page:
         now: Callable[[], float],
         ring: Ring,
         decision_at: DecisionAt,
+        gpus: Callable[[], Awaitable[GpuMap]],
+        ticks: Ticks,
     ) -> None:
         self._status = status
         self._tally = tally
@@ -82,6 +87,8 @@ class Page:
         self._now = now
         self._ring = ring
         self._decision_at = decision_at
+        self._gpus = gpus
+        self._events = EventStream(ticks)
         # A restarted controller counts its ticks from 1 again: its ETags must differ.
         self._instance = secrets.token_hex(4)
         self._files = load_files()
@@ -101,6 +108,8 @@ class Page:
         get("/api/v1/workloads/{namespace}/{name}", self._get_workload)
         get("/api/v1/workloads/{namespace}/{name}/decision", self._get_decision)
         get("/api/v1/refusals", self._get_refusals)
+        get("/api/v1/gpus", self._get_gpus)
+        self._events.attach(app)
 
     # ------------------------------------------------------------ the API
 
@@ -124,15 +133,15 @@ class Page:
         }
         if status is not None:
             seen = status.observation
-            counts = np.bincount(_states(status), minlength=len(STATES)).tolist()
+            counts = np.bincount(states_of(status), minlength=len(STATES)).tolist()
             body |= {
                 "number": status.snapshot.number,
                 "at": status.snapshot.at,
                 "tick_s": seen.tick_s,
                 "workloads": len(status.workloads),
                 "states": {name: n for name, n in zip(STATES, counts, strict=True) if n},
-                "replicas": {stage: _sum(getattr(seen, stage)) for stage in STAGES}
-                | {"desired": _sum(status.decision.desired)},
+                "replicas": {stage: known_sum(getattr(seen, stage)) for stage in STAGES}
+                | {"desired": known_sum(status.decision.desired)},
                 "faults": list(status.faults),
                 "refusals": len(status.refusals),
             }
@@ -150,7 +159,7 @@ class Page:
         rows: list[dict[str, Any]] = []
         total = 0
         if status is not None:
-            states = _states(status).tolist()
+            states = states_of(status).tolist()
             found = [
                 (states[i], key, i)
                 for i, key in enumerate(status.observation.keys)
@@ -159,7 +168,7 @@ class Page:
             found.sort()
             total = len(found)
             rows = [
-                _row(status, i, code) | {"spark": self._spark(key)}
+                row(status, i, code) | {"spark": self._spark(key)}
                 for code, key, i in found[offset : offset + limit]
             ]
         body = {"total": total, "offset": offset, "limit": limit, "items": rows}
@@ -176,9 +185,9 @@ class Page:
             return web.Response(status=304, headers={"ETag": tag})
         i, answer = status.index[key], status.snapshot.answers[key]
         body = (
-            _row(status, i, int(_states(status)[i]))
+            row(status, i, int(states_of(status)[i]))
             | {"decision": explain.as_dict(found.outcome, capacity=found.capacity, lead=found.lead)}
-            | _context(found)
+            | context(found)
             | {"answer": answer.desired, "answer_reason": answer.reason}
             | {"number": status.snapshot.number, "at": status.snapshot.at}
             | {"series": self._series(key, points)}
@@ -201,6 +210,11 @@ class Page:
             for key, reason in list(refusals.items())[:REFUSALS_MAX]
         ]
         return await _json(request, {"total": len(refusals), "items": items})
+
+    async def _get_gpus(self, request: web.Request) -> web.Response:
+        limit = _number(request, "limit", NODES_DEFAULT, 1, NODES_MAX)
+        offset = _number(request, "offset", 0, 0, 10_000_000)
+        return await _json(request, as_dict(await self._gpus(), offset=offset, limit=limit))
 
     # ------------------------------------------------------------ parts of answers
 
@@ -250,77 +264,6 @@ class ApiFault(Exception):
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
         self.status = status
-
-
-# ---------------------------------------------------------------- rows
-
-STATES = ("error", "held", "paused", "rising", "falling", "steady")
-"""States of a workload, the ones that need a person first.
-
-error: no answer; held: the last answer stands; rising, falling: which way the replicas go.
-"""
-
-
-def _states(status: FleetStatus) -> NDArray[np.int64]:
-    """Position in STATES of every workload."""
-    seen, desired = status.observation, status.decision.desired
-    return np.select(
-        [
-            ~np.isfinite(desired),
-            status.decision.held,
-            seen.paused,
-            desired > seen.ready,
-            desired < seen.ready,
-        ],
-        [0, 1, 2, 3, 4],
-        default=5,
-    )
-
-
-def _row(status: FleetStatus, i: int, state: int) -> dict[str, Any]:
-    """One workload in one line; null where unknown."""
-    workload, seen, decision = status.workloads[i], status.observation, status.decision
-    levels = decision.forecast.levels
-    return {
-        "namespace": workload.namespace,
-        "name": workload.name,
-        "state": STATES[state],
-        "server": workload.policy.server,
-        "mode": workload.policy.mode,
-        "policy": workload.policy_name,
-        "actuator": workload.actuator,
-        "demand": known(seen.demand[i]),
-        "backlog": known(seen.backlog[i]),
-        "coverage": known(seen.coverage[i]),
-        "age_s": known(seen.age_s[i]),
-        **{stage: whole(getattr(seen, stage)[i]) for stage in STAGES},
-        "desired": whole(decision.desired[i]),
-        "held": bool(decision.held[i]),
-        "capacity": known(seen.capacity[i]),
-        "lead_s": known(seen.lead_s[i]),
-        "forecast": {
-            f"{level:g}": known(decision.forecast.quantiles[i, j]) for j, level in enumerate(levels)
-        },
-    }
-
-
-def _context(found: WorkloadStatus) -> dict[str, Any]:
-    """What stands around the decision of one workload."""
-    target = found.workload.target
-    return {
-        "problem": found.problem,
-        "paused": found.workload.paused,
-        "target": None if target is None else f"{target.kind}/{target.name}",
-        "pending_reason": None if found.replicas is None else found.replicas.pending_reason,
-        "pods_answered": None if found.reading is None else found.reading.pods_answered,
-        "pods_expected": None if found.reading is None else found.reading.pods_expected,
-    }
-
-
-def _sum(values: Floats) -> int | None:
-    """The sum of what is known; None where nothing is."""
-    kept = values[np.isfinite(values)]
-    return round(float(kept.sum())) if len(kept) else None
 
 
 # ---------------------------------------------------------------- requests and answers

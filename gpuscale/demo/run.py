@@ -81,7 +81,10 @@ class Demo:
         port = await pages.start()
         daemon.close_with("pods", pages.close)
         settings = scenario.settings(
-            listen=self._options.listen, listen_grpc="127.0.0.1:0", metrics_port=port
+            listen=self._options.listen,
+            listen_grpc="127.0.0.1:0",
+            metrics_port=port,
+            exporters=[_url(exporter.address) for exporter in self.exporters.values()],
         )
         objects = [_scaled_object(key, settings) for key in self.cluster.keys]
         self.controller = Controller(

@@ -5,7 +5,7 @@ with a rush every twenty minutes; an image model with a burst that nobody could 
 start times and capacities stand here; what the controller is told stands in `settings`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuscale import config, workload
@@ -92,10 +92,12 @@ def policy_of(key: str) -> str:
     return key.replace("/", "-")
 
 
-def settings(*, listen: str, listen_grpc: str, metrics_port: int) -> ControllerSettings:
+def settings(
+    *, listen: str, listen_grpc: str, metrics_port: int, exporters: Sequence[str]
+) -> ControllerSettings:
     """The controller's settings: a policy per workload, named as the workload is, for its namespace.
 
-    `metrics_port` is where the simulated pods' pages are served.
+    `metrics_port` is where the simulated pods' pages are served, `exporters` where the nodes' are.
     """
     policies = {
         policy_of(key): {
@@ -107,7 +109,12 @@ def settings(*, listen: str, listen_grpc: str, metrics_port: int) -> ControllerS
         for key, policy in POLICIES.items()
     }
     return config.convert(
-        {"listen": listen, "listen_grpc": listen_grpc, "policies": policies},
+        {
+            "listen": listen,
+            "listen_grpc": listen_grpc,
+            "policies": policies,
+            "exporters": {"urls": list(exporters), "fresh_s": 2.0},
+        },
         ControllerSettings,
         where="demo",
     )

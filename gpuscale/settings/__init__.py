@@ -25,6 +25,7 @@ from gpuscale.settings.exporter import (
     PodResourcesSettings,
     ProcessSettings,
 )
+from gpuscale.settings.exporters import ExportersSettings
 from gpuscale.settings.log import (
     LogSettings,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "CustomQueries",
     "DcgmSettings",
     "ExporterSettings",
+    "ExportersSettings",
     "JournalSettings",
     "KubernetesSettings",
     "LogSettings",

@@ -17,6 +17,7 @@ from gpuscale.config import (
     convert,
 )
 from gpuscale.errors import ConfigError
+from gpuscale.settings.exporters import ExportersSettings
 from gpuscale.settings.log import LogSettings
 from gpuscale.settings.prometheus import PrometheusSettings
 from gpuscale.settings.web import WebSettings
@@ -330,6 +331,9 @@ class ControllerSettings(Strict, frozen=True, kw_only=True):
         Meta(description="Where signals come from; none scrapes the pods directly."),
     ] = None
     scrape: Annotated[ScrapeSettings, Meta(description="Direct scraping.")] = ScrapeSettings()
+    exporters: Annotated[
+        ExportersSettings, Meta(description="The exporters behind the page's map of GPUs.")
+    ] = ExportersSettings()
     kubernetes: Annotated[KubernetesSettings, Meta(description="The API server.")] = (
         KubernetesSettings()
     )

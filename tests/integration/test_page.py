@@ -4,13 +4,15 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from aiohttp import web
 
 from gpuscale.controller import decide
 from gpuscale.controller.domain import Decision, Hold
+from gpuscale.controller.eventstream import Ticks
+from gpuscale.controller.gpumap import Gpu, GpuMap, Node, State
 from gpuscale.controller.status import FleetStatus, Ring, Tally
 from gpuscale.controller.web import Page
 from gpuscale.httpd import HttpServer
@@ -36,12 +38,18 @@ class Served:
     ready: str | None = None
     ring: Ring = field(default_factory=Ring)
     outcomes: dict[str, Decision | Hold] = field(default_factory=dict)
+    gpus: GpuMap = field(default_factory=lambda: GpuMap(configured=False))
+    ticks: Ticks = field(default_factory=Ticks)
     url: str = ""
 
     async def start(self, listen: str = "127.0.0.1:0") -> HttpServer:
         async def decision_at(key: str, at: float) -> Decision | Hold | None:
             return self.outcomes.get(key)
 
+        async def gpus() -> GpuMap:
+            return self.gpus
+
+        self.ticks = Ticks()  # a server that was closed has closed its streams
         app = web.Application()
         Page(
             status=lambda: self.status,
@@ -50,6 +58,8 @@ class Served:
             now=lambda: NOW,
             ring=self.ring,
             decision_at=decision_at,
+            gpus=gpus,
+            ticks=self.ticks,
         ).attach(app)
         server = await HttpServer.start(app, listen)
         self.url = "http://{}:{}".format(*server.address)
@@ -71,6 +81,7 @@ class Served:
                 memory=memory,
             )
             self.ring.append(self.status)
+            self.ticks.announce(i + 1)
 
 
 @asynccontextmanager
@@ -263,3 +274,83 @@ async def test_the_page_can_be_used_by_keyboard() -> None:
         await b.page.locator("#rows").wait_for()
 
     assert b.complaints == []
+
+
+def gpu(number: int, state: State, **more: Any) -> Gpu:
+    values: dict[str, Any] = {
+        "product": "NVIDIA H100",
+        "why": None,
+        "utilization": 0.5 if state == "busy" else 0.0,
+        "memory_used_bytes": 2.0**33,
+        "memory_total_bytes": 2.0**36,
+        "power_watts": 300.0,
+        "temperature_celsius": 60.0,
+        "allocated": 1.0 if state != "free" else 0.0,
+        "instances": (),
+        "holders": (),
+    }
+    return Gpu(gpu=number, uuid=f"GPU-{number}", state=state, **(values | more))
+
+
+def two_nodes() -> GpuMap:
+    holder = {"namespace": "chat", "pod": HOSTILE, "container": "server", "instance": ""}
+    sick = gpu(1, "sick", why="fallen off the bus", utilization=None, memory_used_bytes=None)
+    gpus = (gpu(0, "busy", holders=(holder,)), sick, gpu(2, "free"))
+    a = Node(node="gpu-a", address="http://a:9400", at=NOW, problem=None, gpus=gpus)
+    b = Node(node="gpu-b", address="http://b:9400", at=None, problem=f"no answer {HOSTILE}")
+    return GpuMap(configured=True, nodes=(a, b), problems=())
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 380)])
+async def test_the_map_shows_each_gpu_with_its_state_and_holder(
+    scheme: Literal["light", "dark"], width: int
+) -> None:
+    served = Served(gpus=two_nodes())
+    served.play(1, "llama")
+    async with serving(served), browser(scheme, width) as b:
+        await b.page.goto(f"{served.url}/#/gpus")
+        await b.page.get_by_role("button", name="GPU 0: busy").click()
+        details = await b.page.locator(".details").first.inner_text()
+        await b.page.get_by_role("button", name="GPU 1: sick").press("Enter")
+        reason = await b.page.locator(".details").first.inner_text()
+        tiles = await b.page.locator("#gpu-tiles").inner_text()
+        problem = await b.page.get_by_role("region", name="gpu-b").inner_text()
+        overflow = await b.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        current = await b.page.locator("#views a[aria-current]").inner_text()
+        markup = await b.page.locator("main img, main b b").count()
+        ran = await b.page.evaluate("window.ran")
+
+    assert f"chat/{HOSTILE} (server)" in details
+    assert "50 %" in details
+    assert "8 GiB of 64 GiB" in details
+    assert "fallen off the bus" in reason
+    assert "Memory used\n–" in reason
+    assert "1 sick, 0 bypassed" in tiles
+    assert f"no answer {HOSTILE}" in problem
+    assert overflow <= 0
+    assert current == "GPUs"
+    assert (markup, ran) == (0, None)
+    assert b.complaints == []
+
+
+async def test_the_map_without_exporters_says_what_to_set() -> None:
+    served = Served()
+    served.play(1, "llama")
+    async with serving(served), browser() as b:
+        await b.page.goto(served.url)
+        await b.page.get_by_role("link", name="GPUs", exact=True).first.click()
+        await b.page.get_by_text("set exporters.urls").wait_for()
+        await b.page.keyboard.press("Escape")
+        await b.page.get_by_role("link", name="llama").wait_for()
+
+
+async def test_a_tick_is_on_the_page_before_it_would_poll() -> None:
+    """The page polls every two seconds at most without the stream, and every twenty with it."""
+    served = Served()
+    served.play(1, "llama")
+    async with serving(served), browser() as b:
+        await b.page.goto(served.url)
+        await b.page.get_by_text("tick 1").wait_for()
+        for number in range(2, 8):
+            served.play(1, "llama", begin=number - 1)
+            await b.page.get_by_text(f"tick {number}").wait_for(timeout=1500)

@@ -1,10 +1,13 @@
-// The page: polls the JSON API, and writes everything it gets as text (textContent), never as
-// markup. What a workload is called is somebody else's choice. Routes are in the fragment:
-// `#/` is the fleet, `#/w/NAMESPACE/NAME` one workload.
+// The page: asks the JSON API after each tick, and writes everything it gets as text (textContent),
+// never as markup. What a workload is called is somebody else's choice. Routes are in the fragment:
+// `#/` is the fleet, `#/w/NAMESPACE/NAME` one workload, `#/gpus` the map of GPUs.
 
 import { drawWorkload, forgetCharts, recolorCharts } from "/static/charts.js";
+import { clock, count, el, number, percent, span, sparkline, tiles } from "/static/dom.js";
+import { showGpus } from "/static/gpus.js";
 
-const POLL_MS = 2000; // the server answers 304 while nothing is new, so asking often costs little
+const POLL_MS = 2000; // without the stream of events; the server answers 304 while nothing is new
+const CALM_MS = 20000; // with it: what changes between ticks, such as readiness
 const TIMEOUT_MS = 8000;
 const SEARCH_MS = 200;
 const PAGE_ROWS = 100;
@@ -18,58 +21,6 @@ const main = document.getElementById("main");
 const banners = document.getElementById("banners");
 const pulse = document.getElementById("pulse");
 
-// ---------------------------------------------------------------- building elements
-
-/** An element; strings among `inside` become text nodes. Attributes of null are left out. */
-function el(tag, attributes = {}, ...inside) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined) continue;
-    if (name === "on") for (const [event, then] of Object.entries(value)) node.addEventListener(event, then);
-    else if (name === "width") node.style.width = value;
-    else node.setAttribute(name, value);
-  }
-  node.append(...inside.flat().filter((x) => x !== null && x !== undefined));
-  return node;
-}
-
-const SVG = "http://www.w3.org/2000/svg";
-function sparkline(values) {
-  const known = values.filter((v) => v !== null);
-  if (known.length < 2) return el("span", { class: "soft" }, "–");
-  const top = Math.max(...known, 1e-9), step = 100 / Math.max(1, values.length - 1);
-  const pieces = []; // runs of known values: a hole in the data is a hole in the line
-  values.forEach((v, i) => {
-    if (v === null) return;
-    if (i === 0 || values[i - 1] === null) pieces.push([]);
-    pieces[pieces.length - 1].push(`${(i * step).toFixed(1)} ${(26 - (24 * v) / top).toFixed(1)}`);
-  });
-  const svg = document.createElementNS(SVG, "svg");
-  for (const [k, v] of Object.entries({ class: "spark", viewBox: "0 0 100 28", preserveAspectRatio: "none", "aria-hidden": "true" })) svg.setAttribute(k, v);
-  for (const kind of ["area", "line"]) {
-    const path = document.createElementNS(SVG, "path");
-    path.setAttribute("class", kind);
-    path.setAttribute("d", pieces.map((p) => `M${p.join("L")}${kind === "area" ? `V28H${p[0].split(" ")[0]}Z` : ""}`).join(""));
-    svg.append(path);
-  }
-  return svg;
-}
-
-// ---------------------------------------------------------------- numbers as people read them
-
-export function number(value, digits = 3) {
-  if (value === null || value === undefined) return "–";
-  if (value !== 0 && Math.abs(value) < 0.01) return value.toExponential(1);
-  return new Intl.NumberFormat("en", { maximumSignificantDigits: Math.abs(value) >= 1000 ? 4 : digits }).format(value);
-}
-const count = (value) => (value === null || value === undefined ? "–" : new Intl.NumberFormat("en").format(value));
-const percent = (value) => (value === null || value === undefined ? "–" : `${Math.round(value * 100)} %`);
-function span(seconds) {
-  if (seconds === null || seconds === undefined) return "–";
-  if (seconds < 120) return `${number(seconds)} s`;
-  return seconds < 7200 ? `${number(seconds / 60)} min` : `${number(seconds / 3600)} h`;
-}
-const clock = (at) => (at === null || at === undefined ? "–" : `${new Date(at * 1000).toISOString().slice(11, 19)} UTC`);
 const chip = (state) => {
   const [text, tone] = STATES[state] ?? [state, "calm"];
   return el("span", { class: "chip", "data-tone": tone }, text);
@@ -142,10 +93,6 @@ function fleetRow(row) {
     el("td", { class: "num wide" }, number(row.backlog)),
     el("td", { class: "num" }, count(row.desired)),
     el("td", {}, pods(row)));
-}
-
-function tiles(list) {
-  return list.map(([name, value, beside]) => el("div", { class: "card tile" }, el("dt", {}, name), el("dd", {}, value, beside ? el("small", {}, ` ${beside}`) : null)));
 }
 
 async function showFleet(status) {
@@ -325,7 +272,12 @@ async function refresh() {
     pulse.dataset.state = "live";
     pulse.replaceChildren(status.number === null ? "no decision yet" : `tick ${count(status.number)}`, el("span", { class: "long" }, status.at === null ? "" : ` · ${clock(status.at)}`));
     banner(null, status);
+    for (const link of document.querySelectorAll("#views a")) {
+      if (link.hash === (location.hash || "#/")) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
     if (route) await showWorkload(decodeURIComponent(route[1]), decodeURIComponent(route[2]));
+    else if (location.hash === "#/gpus") { document.title = "GPUs · gpuscale"; delete main.dataset.workload; await showGpus(main, ask); }
     else { document.title = "gpuscale"; delete main.dataset.workload; await showFleet(status); }
   } catch (error) {
     if (mine !== running) return;
@@ -343,9 +295,22 @@ function lack(sentence) {
   main.replaceChildren(el("div", { class: "empty" }, el("h1", {}, "Nothing to show"), el("p", {}, `${sentence}.`), el("a", { href: "#/" }, "All workloads")));
 }
 
+let waiting;
 async function poll() {
+  clearTimeout(waiting);
   if (!document.hidden) await refresh();
-  setTimeout(poll, POLL_MS);
+  clearTimeout(waiting); // an event may have begun another round meanwhile
+  waiting = setTimeout(poll, stream?.readyState === EventSource.OPEN && !lostSince ? CALM_MS : POLL_MS);
+}
+
+// Each tick is told as it ends. A stream that breaks is taken up again by the browser; one that is
+// refused (too many pages, a proxy that knows no streams) leaves the polling.
+let stream = null;
+function listen() {
+  stream?.close();
+  stream = new EventSource("/api/v1/events");
+  stream.addEventListener("tick", poll);
+  stream.addEventListener("error", poll);
 }
 
 // ---------------------------------------------------------------- theme and keys
@@ -373,7 +338,7 @@ document.addEventListener("keydown", (event) => {
     if (search) { event.preventDefault(); search.focus(); }
   } else if (event.key === "Escape") {
     if (typing) document.activeElement.blur();
-    else if (location.hash.startsWith("#/w/")) location.hash = "#/";
+    else if (location.hash && location.hash !== "#/") location.hash = "#/";
   } else if (!typing && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
     const links = [...document.querySelectorAll("#rows a")], at = links.indexOf(document.activeElement);
     const next = links[at + (event.key === "ArrowDown" ? 1 : -1)];
@@ -381,5 +346,10 @@ document.addEventListener("keydown", (event) => {
   }
 });
 window.addEventListener("hashchange", () => { main.replaceChildren(); delete main.dataset.workload; forgetCharts(); main.focus({ preventScroll: true }); window.scrollTo(0, 0); refresh(); });
-document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) { stream?.close(); return; } // nobody looks: nothing is to be told
+  listen();
+  poll();
+});
+listen();
 poll();

@@ -45,6 +45,9 @@ def exporter(
 @click.option("--config", type=click.Path(dir_okay=False), help="Settings file (YAML).")
 @click.option("--listen", metavar="HOST:PORT", help="Address of the page, the API and /metrics.")
 @click.option("--listen-grpc", metavar="HOST:PORT", help="Address of KEDA's external scaler.")
+@click.option(
+    "--exporters", metavar="URL", help="Base address of the exporters, for the page's map of GPUs."
+)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
 @click.option("--log-format", type=click.Choice(["json", "console"]))
 def controller(
@@ -52,6 +55,7 @@ def controller(
     config: str | None,
     listen: str | None,
     listen_grpc: str | None,
+    exporters: str | None,
     log_level: str | None,
     log_format: str | None,
 ) -> None:
@@ -67,6 +71,7 @@ def controller(
     settings = daemon.with_options(
         load(config, ControllerSettings),
         {"listen": listen, "listen_grpc": listen_grpc},
+        exporters=exporters,
         log_options={"level": log_level, "format": log_format},
     )
     # A thread may still wait for a volume that hangs.

@@ -323,11 +323,14 @@ def with_options(
     settings: ControllerSettings,
     options: Mapping[str, str | None],
     *,
+    exporters: str | None,
     log_options: Mapping[str, str | None],
 ) -> ControllerSettings:
     """The settings with what the command line gave in place; None is not given. Raises ConfigError."""
     data = msgspec.to_builtins(settings)
     data |= {key: value for key, value in options.items() if value is not None}
+    if exporters is not None:
+        data["exporters"]["urls"] = [exporters]
     data["log"] |= {key: value for key, value in log_options.items() if value is not None}
     return convert(data, ControllerSettings, where="command line")
 

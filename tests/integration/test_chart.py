@@ -163,7 +163,7 @@ def settings_of(
     data = one(objects, "ConfigMap", f"-{daemon}")["data"]
     (name,) = data
     arguments = container(workload)["args"]
-    assert arguments == [daemon, "--config", f"/etc/gpuscale/{name}"]
+    assert arguments[:3] == [daemon, "--config", f"/etc/gpuscale/{name}"]
     (folder / name).write_text(data[name])
     if daemon == "exporter":
         return load(folder / name, ExporterSettings)
@@ -249,6 +249,41 @@ def test_watching_some_namespaces_needs_no_right_in_the_others() -> None:
     roles = {o["metadata"]["namespace"] for o in objects if o["kind"] == "Role"}
     bindings = {o["metadata"]["namespace"] for o in objects if o["kind"] == "RoleBinding"}
     assert roles == bindings == {"models", "chat"}
+
+
+@pytest.mark.parametrize("case", ["defaults", "other-ports"])
+def test_the_map_of_gpus_is_read_from_this_charts_exporters(case: str, tmp_path: Path) -> None:
+    objects = render(*MATRIX[case], "networkPolicy.enabled=true")
+    exporter = settings_of(objects, "exporter", tmp_path)
+    service = one(objects, "Service", "-exporter")["metadata"]
+    port = exporter.listen.rpartition(":")[2]
+    arguments = container(one(objects, "Deployment"))["args"]
+    assert arguments[3:] == [
+        "--exporters",
+        f"http://{service['name']}.{service['namespace']}.svc:{port}",
+    ]
+    labels = one(objects, "Deployment")["spec"]["selector"]["matchLabels"]
+    admitted = one(objects, "NetworkPolicy", "-exporter")["spec"]["ingress"][0]["from"]
+    assert {"podSelector": {"matchLabels": labels}} in admitted
+    exporters = one(objects, "DaemonSet")["spec"]["selector"]["matchLabels"]
+    let_out = one(objects, "NetworkPolicy", "-controller")["spec"]["egress"]
+    assert {
+        "to": [{"podSelector": {"matchLabels": exporters}}], "ports": [{"port": "metrics"}]
+    } in let_out  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("exporter.enabled=false",),
+        ("controller.config.exporters.urls[0]=https://exporters:9400",),
+        ("exporter.config.web.config_file=/etc/web/web.yaml",),
+    ],
+)
+def test_exporters_that_are_named_protected_or_not_there_are_not_named_again(
+    settings: tuple[str, ...],
+) -> None:
+    assert len(container(one(render(*settings), "Deployment"))["args"]) == 3
 
 
 @pytest.mark.parametrize("case", ["defaults", "other-ports"])

@@ -64,6 +64,15 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- if kindIs "string" . }}{{ . }}{{ else }}{{ toPrettyJson (. | default dict) }}{{ end -}}
 {{- end -}}
 
+{{/* Address of this chart's exporters for the page's map of GPUs; empty where the settings name their own, or where the exporters have a web config, whose TLS and password only the settings can tell. */}}
+{{- define "gpuscale.controller.exporters" -}}
+{{- $own := dig "exporters" "urls" list (fromJson (include "gpuscale.settings" .Values.controller.config)) -}}
+{{- $protected := dig "web" "config_file" "" (fromJson (include "gpuscale.settings" .Values.exporter.config)) -}}
+{{- if and .Values.exporter.enabled (not $own) (not $protected) -}}
+{{- printf "http://%s-exporter.%s.svc:%s" (include "gpuscale.fullname" .) .Release.Namespace (include "gpuscale.exporter.port" .) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Ports come from the settings, so that probes, Services and daemons cannot disagree. */}}
 {{- define "gpuscale.exporter.port" -}}
 {{- regexFind "[0-9]+$" ((fromJson (include "gpuscale.settings" .Values.exporter.config)).listen | default ":9400") -}}

@@ -83,7 +83,7 @@ def schema() -> dict[Path, bytes | None]:
 
 def static(helm: str) -> dict[Path, bytes | None]:
     """The default render."""
-    command = [helm, "template", "gpuscale", str(CHART), "--namespace", NAMESPACE]
+    command = [helm, "template", "gpuscale", str(CHART), "--namespace", NAMESPACE, "--no-hooks"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - fixed arguments
     # Applied by kubectl, the objects belong to no Helm release, and must not say so.
     text = done.stdout.replace("managed-by: Helm", "managed-by: kubectl")

@@ -8,6 +8,7 @@ import functools
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 from aiohttp import web
@@ -233,7 +234,7 @@ def driver_of(settings: ExporterSettings, clock: Clock) -> Driver | None:
     if settings.nvml == "off":
         return None
     if settings.nvml == "auto":
-        return NvmlDriver()
+        return NvmlDriver(root=None if settings.driver_root is None else Path(settings.driver_root))
     return simulated.driver(settings.nvml.removeprefix("simulated:"), clock.monotonic)
 
 

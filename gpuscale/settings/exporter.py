@@ -197,6 +197,12 @@ class ExporterSettings(Strict, frozen=True, kw_only=True):
             description="auto loads libnvidia-ml.so.1; off never touches the driver; simulated:h100x8 invents eight H100.",
         ),
     ] = "auto"
+    driver_root: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=4096)] | None,
+        Meta(
+            description="Where the root of the driver's file system is mounted (the host's, or /run/nvidia/driver); none where the container runtime gives the library."
+        ),
+    ] = None
     node_name: Annotated[
         str | None,
         Meta(

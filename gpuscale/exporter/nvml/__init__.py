@@ -7,6 +7,7 @@
     mig       the instances a GPU is divided into
     processes who runs on a GPU
     events    errors that the driver announces
+    library   where the library lies when the loader does not know
     check     what can be true
     call      the door
 

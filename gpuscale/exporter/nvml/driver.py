@@ -1,5 +1,6 @@
 """The session with the driver: opened, enumerated and closed; a GPU that is still there keeps its `Device`."""
 
+from pathlib import Path
 from typing import Any
 
 from gpuscale.clock import Clock, SystemClock
@@ -15,6 +16,7 @@ from gpuscale.exporter.nvml.call import call, optional
 from gpuscale.exporter.nvml.check import text
 from gpuscale.exporter.nvml.device import NvmlDevice
 from gpuscale.exporter.nvml.events import NvmlXidEvents
+from gpuscale.exporter.nvml.library import preload
 
 DEVICES_MAX = 64
 """No node carries more physical GPUs than the NVML limit that vendors build to; beyond it is garbage."""
@@ -23,8 +25,10 @@ DEVICES_MAX = 64
 class NvmlDriver:
     """The node's driver through libnvidia-ml.so.1. One thread at a time, but for the XID events."""
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock | None = None, *, root: Path | None = None) -> None:
+        """`root`: where the driver's own file system is seen; None where the loader finds the library."""
         self._clock = SystemClock() if clock is None else clock
+        self._root = root
         self._opened = False
         self._devices: dict[str, NvmlDevice] = {}
         self._lost: tuple[tuple[int, str], ...] = ()
@@ -36,6 +40,8 @@ class NvmlDriver:
         (Unknown Error, out of memory): whether that is final is for the caller to judge.
         """
         self.close()
+        if self._root is not None:
+            preload(self._root)
         try:
             call("nvmlInit")
         except (NotSupported, DeviceLost) as error:

@@ -59,9 +59,84 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
-{{/* The file that is mounted: text as it stands; keys as JSON, which is YAML too and keeps large whole numbers whole. */}}
-{{- define "gpuscale.settingsFile" -}}
-{{- if kindIs "string" . }}{{ . }}{{ else }}{{ toPrettyJson (. | default dict) }}{{ end -}}
+{{/* Settings with what the chart itself has to say in them, as JSON; given as text they stand as they are. Takes (dict "root" $ "component" NAME). */}}
+{{- define "gpuscale.effective" -}}
+{{- $values := index .root.Values .component -}}
+{{- $settings := fromJson (include "gpuscale.settings" $values.config) -}}
+{{- $own := dict -}}
+{{- if include "gpuscale.web.on" . -}}
+{{- $_ := set $own "web" (dict "config_file" "/etc/gpuscale-web/web.yml") -}}
+{{- end -}}
+{{- if eq .component "exporter" -}}
+{{- if eq $values.gpuAccess.mode "privileged" -}}
+{{- $_ := set $own "driver_root" "/driver" -}}
+{{- else if eq $values.gpuAccess.mode "dra" -}}
+{{- $self := printf "%s/%s-exporter-*" .root.Release.Namespace (include "gpuscale.fullname" .root) -}}
+{{- $_ := set $own "pod_resources" (dict "exclude" (append (dig "pod_resources" "exclude" list $settings) $self | uniq)) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson (ternary $settings (mergeOverwrite $settings $own) (kindIs "string" $values.config)) -}}
+{{- end -}}
+
+{{/* The file that is mounted. Takes (dict "root" $ "component" NAME). */}}
+{{- define "gpuscale.mounted" -}}
+{{- $config := (index .root.Values .component).config -}}
+{{- if kindIs "string" $config }}{{ $config }}{{ else }}{{ toPrettyJson (fromJson (include "gpuscale.effective" .)) }}{{ end -}}
+{{- end -}}
+
+{{/* Not empty where the HTTP server has a web configuration. Takes (dict "root" $ "component" NAME). */}}
+{{- define "gpuscale.web.on" -}}
+{{- $web := (index .root.Values .component).web -}}
+{{- or $web.secret (include "gpuscale.web.certificate" .) -}}
+{{- end -}}
+
+{{/* Name of the Secret with its certificate; empty for none. */}}
+{{- define "gpuscale.web.certificate" -}}
+{{- $given := (index .root.Values .component).web.certificateSecret -}}
+{{- if $given }}{{ $given }}{{ else if .root.Values.certManager.enabled }}{{ include "gpuscale.fullname" .root }}-{{ .component }}-tls{{ end -}}
+{{- end -}}
+
+{{/* Scheme of probes and scrapes: HTTP or HTTPS. */}}
+{{- define "gpuscale.web.scheme" -}}
+{{- $web := (index .root.Values .component).web -}}
+{{- if $web.scheme }}{{ $web.scheme }}{{ else if include "gpuscale.web.certificate" . }}HTTPS{{ else }}HTTP{{ end -}}
+{{- end -}}
+
+{{/* The volume with the web configuration and the files that it names, in one directory. */}}
+{{- define "gpuscale.web.volume" -}}
+{{- $web := (index .root.Values .component).web -}}
+- name: web
+  projected:
+    sources:
+      {{- if $web.secret }}
+      - secret:
+          name: {{ $web.secret }}
+      {{- else }}
+      - configMap:
+          name: {{ include "gpuscale.fullname" .root }}-{{ .component }}
+          items:
+            - key: web.yml
+              path: web.yml
+      {{- end }}
+      {{- with include "gpuscale.web.certificate" . }}
+      - secret:
+          name: {{ . }}
+          items:
+            - key: tls.crt
+              path: tls.crt
+            - key: tls.key
+              path: tls.key
+      {{- end }}
+{{- end -}}
+
+{{/* What a certificate and no Secret of one's own comes to. */}}
+{{- define "gpuscale.web.config" -}}
+{{- if and (include "gpuscale.web.on" .) (not (index .root.Values .component).web.secret) }}
+web.yml: |
+  tls_server_config:
+    cert_file: tls.crt
+    key_file: tls.key
+{{- end }}
 {{- end -}}
 
 {{/* Address of this chart's exporters for the page's map of GPUs; empty where the settings name their own, or where the exporters have a web config, whose TLS and password only the settings can tell. */}}

@@ -224,3 +224,9 @@ def test_kubectl_builds_the_static_manifest_with_kustomize(tmp_path: Path) -> No
         return sorted(yaml.safe_dump(d, sort_keys=True) for d in documents)
 
     assert by_name(built) == by_name(written)
+
+
+@pytest.mark.parametrize("case", ["tls-by-cert-manager", "users-without-tls"])
+def test_exporters_that_want_a_password_or_a_ca_are_named_in_the_settings_only(case: str) -> None:
+    """The chart knows neither how to trust them nor who may ask: a flag would only show failures."""
+    assert "--exporters" not in container(one(render(*MATRIX[case]), "Deployment"))["args"]

@@ -142,7 +142,7 @@ web.yml: |
 {{/* Address of this chart's exporters for the page's map of GPUs; empty where the settings name their own, or where the exporters have a web config, whose TLS and password only the settings can tell. */}}
 {{- define "gpuscale.controller.exporters" -}}
 {{- $own := dig "exporters" "urls" list (fromJson (include "gpuscale.settings" .Values.controller.config)) -}}
-{{- $protected := dig "web" "config_file" "" (fromJson (include "gpuscale.settings" .Values.exporter.config)) -}}
+{{- $protected := dig "web" "config_file" "" (fromJson (include "gpuscale.effective" (dict "root" . "component" "exporter"))) -}}
 {{- if and .Values.exporter.enabled (not $own) (not $protected) -}}
 {{- printf "http://%s-exporter.%s.svc:%s" (include "gpuscale.fullname" .) .Release.Namespace (include "gpuscale.exporter.port" .) -}}
 {{- end -}}

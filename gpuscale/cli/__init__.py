@@ -14,6 +14,7 @@ from gpuscale.cli.backtest import backtest
 from gpuscale.cli.config import config
 from gpuscale.cli.daemons import controller, demo, exporter
 from gpuscale.cli.explain import explain, replay
+from gpuscale.cli.forecast import forecast
 from gpuscale.cli.scaledobject import scaledobject
 from gpuscale.errors import GpuscaleError
 
@@ -23,6 +24,7 @@ CONTROLLER_LIBRARIES = ("numpy", "kubernetes_asyncio", "plotly")
 COMMANDS: tuple[click.Command, ...] = (
     exporter,
     backtest,
+    forecast,
     controller,
     explain,
     replay,

@@ -19,13 +19,13 @@ from gpuscale.controller.forecast.experts import EXPERTS, combined, rises
 from gpuscale.controller.history import BIN_S, BINS_MAX, BINS_PER_DAY, History, Recent, aligned
 
 MINUTE_S = 60.0
-LOSS_HALF_LIFE_MIN = 1440.0
+LOSS_HALF_LIFE_S = 86_400.0
 """Losses of a day ago count half: experts are good at different hours, and a day holds them all."""
 PENDING_MAX = 32
 """Forecasts of one workload that wait for their outcome; longer lead times are scored more rarely."""
 KNOWN_MIN = 0.8
-"""Share of the minutes of an outcome that must be known for it to count."""
-REFRESH_MIN = 5
+"""Share of the steps of a peak that must be known for it to count."""
+REFRESH_S = 300.0
 """Quantiles of the scores are read anew this often, a fifth of the workloads per minute."""
 COVERAGE_MIN = 60.0
 """Discounted outcomes from which on a coverage is told."""
@@ -35,10 +35,30 @@ COLLAPSE_DAYS_MIN = 2
 COLLAPSE_S_MAX = 1800.0
 """After this long a collapse is how things are."""
 
-LEVELS = np.array(QUANTILES)
-DECAY = 0.5 ** (1.0 / LOSS_HALF_LIFE_MIN)
 _BLEND = len(EXPERTS)
 """Column of the blend among the losses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """What is forecast, and on which grid of time."""
+
+    step_s: float = MINUTE_S
+    """Demand here is demand over such a step; forecasts are made and scored once in each."""
+    peak: bool = True
+    """The highest step of the horizon; otherwise its last one."""
+    levels: tuple[float, ...] = QUANTILES
+    """Ascending, each within (0, 1)."""
+
+    @property
+    def decay(self) -> float:
+        """What a loss weighs one step later."""
+        return float(0.5 ** (self.step_s / LOSS_HALF_LIFE_S))
+
+    def horizon(self, lead_s: Floats) -> Ints:
+        """Seconds ahead as whole steps, one at least."""
+        steps: Ints = np.maximum(1, np.ceil(lead_s / self.step_s - 1e-9)).astype(np.int64)
+        return steps
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,7 +66,7 @@ class Pending:
     """Forecasts that wait for their outcome, in slots: arrays of shape (n, PENDING_MAX, …)."""
 
     issued: Ints
-    """Minute of the forecast; -1 for an empty slot."""
+    """Step of the forecast; -1 for an empty slot."""
     level: NDArray[np.float32]
     rise: NDArray[np.float32]
     """(n, PENDING_MAX, experts + 1): of each expert, and of the blend before the gate."""
@@ -54,12 +74,12 @@ class Pending:
     scale: NDArray[np.float32]
     quantiles: NDArray[np.float32]
     peak: NDArray[np.float32]
-    """Highest minute since; NaN before the first."""
+    """Highest step since; NaN before the first."""
     known: NDArray[np.float32]
-    """Minutes known since."""
+    """Steps known since."""
 
     @classmethod
-    def of(cls, n: int) -> "Pending":
+    def of(cls, n: int, levels: int) -> "Pending":
         """All slots empty."""
 
         def floats(*shape: int) -> NDArray[np.float32]:
@@ -71,7 +91,7 @@ class Pending:
             rise=floats(_BLEND + 1),
             point=floats(),
             scale=floats(),
-            quantiles=floats(len(QUANTILES)),
+            quantiles=floats(levels),
             peak=floats(),
             known=np.zeros((n, PENDING_MAX), dtype=np.float32),
         )
@@ -87,31 +107,33 @@ class Pending:
 class Forecaster:
     """Forecasts of all workloads, advanced in place.
 
-    `level` (n,): mean demand of the last minute that was known; NaN before there was any.
+    `level` (n,): mean demand of the last minute that was known (of the last step, where steps are
+    longer); NaN before there was any.
     `burst` (n,): the same over half a minute.
     `low` (n,): this tick's demand is near zero, as it never was at this hour.
     `collapsed_s` (n,): how long demand has been unprecedentedly near zero; 0 where it is not.
     """
 
-    def __init__(self, n: int, tick_s: float) -> None:
+    def __init__(self, n: int, tick_s: float, aim: Aim | None = None) -> None:
+        self.aim = aim or Aim()
         self.tick_s = tick_s
         self.recent = Recent(n, tick_s)
         self.level: Floats = np.full(n, np.nan)
         self.burst: Floats = np.full(n, np.nan)
         self.collapsed_s: Floats = np.zeros(n)
         self.low: Bools = np.zeros(n, dtype=np.bool_)
-        self.minute = -1
+        self.step = -1
         self.rise: Floats = np.full((n, len(EXPERTS)), np.nan)
         self.blend: Floats = np.zeros(n)
         """The rise in use, after the gate."""
         self.blend_raw: Floats = np.zeros(n)
         self.typical: Floats = np.full((n, 2), 0.0)
-        """Discounted sum and weight of the level, per minute."""
+        """Discounted sum and weight of the level, per step."""
         self.loss: Floats = np.zeros((n, _BLEND + 1, 2))
         """Discounted sum and weight of squared errors: experts, then the blend. Squared, because what
         costs is to be far off in a few minutes of the day, not a little off in all of them."""
-        self.slip: Floats = np.zeros((n, len(QUANTILES)))
-        self.hits: Floats = np.zeros((n, len(QUANTILES) + 1))
+        self.slip: Floats = np.zeros((n, len(self.aim.levels)))
+        self.hits: Floats = np.zeros((n, len(self.aim.levels) + 1))
         """Discounted outcomes at or below each quantile, and their number."""
         self.score: Floats = np.repeat(self._fresh_scores(), n, axis=0)
         """(n, levels): quantiles of the scores, as of the last refresh."""
@@ -120,11 +142,15 @@ class Forecaster:
         self.scales: NDArray[np.float32] = np.full(shape, np.nan, dtype=np.float32)
         self.floor: Floats = np.full(n, np.nan)
         """Least demand of this hour on past days."""
-        self.pending = Pending.of(n)
+        self.pending = Pending.of(n, len(self.aim.levels))
 
-    @staticmethod
-    def _fresh_scores() -> Floats:
-        return conformal.score_quantiles(np.full((1, 1), np.nan), LEVELS[None])
+    @property
+    def _levels(self) -> Floats:
+        """(1, levels)"""
+        return np.array([self.aim.levels])
+
+    def _fresh_scores(self) -> Floats:
+        return conformal.score_quantiles(np.full((1, 1), np.nan), self._levels)
 
     # ------------------------------------------------------------------ one tick
 
@@ -145,12 +171,13 @@ class Forecaster:
             self.low = np.fmin(demand, self.level) < COLLAPSE_SHARE * self.floor
             gone = self.level < COLLAPSE_SHARE * self.floor
         self.collapsed_s = np.where(gone, self.collapsed_s + self.tick_s, 0.0)
-        minute = int(now // MINUTE_S)
-        if minute > self.minute:
-            seen = np.where(learn & ~self.collapsed, level, np.nan)
-            self._each_minute(minute, now, seen, lead_s, history)
+        step = int(now // self.aim.step_s)
+        if step > self.step:
+            mean = level if self.aim.step_s == MINUTE_S else self.recent.mean(self.aim.step_s)
+            seen = np.where(learn & ~self.collapsed, mean, np.nan)
+            self._each_step(step, now, seen, lead_s, history)
         return FleetForecast(
-            levels=QUANTILES,
+            levels=self.aim.levels,
             quantiles=self.quantiles(),
             level=self.level.copy(),
             coverage=self.coverage(),
@@ -190,25 +217,26 @@ class Forecaster:
         typical = np.where(weight > 0, total / np.maximum(weight, 1e-12), point)
         return 0.5 * (point + typical)
 
-    # ------------------------------------------------------------------ once a minute
+    # ------------------------------------------------------------------ once a step
 
-    def _each_minute(
-        self, minute: int, now: float, seen: Floats, lead_s: Floats, history: History
+    def _each_step(
+        self, step: int, now: float, seen: Floats, lead_s: Floats, history: History
     ) -> None:
-        """Score what is due, ask the experts, issue anew. `seen` (n,): the minute's mean, or NaN."""
+        """Score what is due, ask the experts, issue anew. `seen` (n,): the step's mean, or NaN."""
         n = len(seen)
         bin_number = int(now // BIN_S)
-        before = bin_number - 1 if self.minute < 0 else int(self.minute * MINUTE_S // BIN_S)
+        step_s, decay = self.aim.step_s, self.aim.decay
+        before = bin_number - 1 if self.step < 0 else int(self.step * step_s // BIN_S)
         if bin_number != before:
             skipped = np.arange(max(before + 1, bin_number - conformal.SCORE_BINS), bin_number + 1)
             self.errors[:, skipped % conformal.SCORE_BINS] = np.nan
             self.floor = least_of_hour(history, np.arange(n), np.full(n, bin_number))
         known = ~np.isnan(seen)
-        self.typical *= np.where(known, DECAY, 1.0)[:, None]
+        self.typical *= np.where(known, decay, 1.0)[:, None]
         self.typical += np.stack([np.where(known, seen, 0.0), known], axis=1)
-        horizon = np.maximum(1, np.ceil(lead_s / MINUTE_S)).astype(np.int64)
+        horizon = self.aim.horizon(lead_s)
         stride = -(-horizon // PENDING_MAX)
-        self._score(minute, seen, horizon, stride)
+        self._score(step, seen, horizon, stride)
         self.rise = rises(
             level=self.level,
             recent=_known_or(self.recent.mean(300.0), self.level),
@@ -217,13 +245,18 @@ class Forecaster:
             rows=np.arange(n),
             now_s=np.full(n, now),
             lead_s=lead_s,
+            peak=self.aim.peak,
         )
         losses = self.losses()
         self.blend_raw = combined(self.rise, losses[:, :_BLEND])
         self.blend = gated(self.blend_raw, losses)
-        self._refresh(np.flatnonzero((np.arange(n) + minute) % REFRESH_MIN == 0), bin_number)
-        self._issue(minute, known, stride)
-        self.minute = minute
+        self._refresh(np.flatnonzero((np.arange(n) + step) % self._refresh_steps == 0), bin_number)
+        self._issue(step, known, stride)
+        self.step = step
+
+    @property
+    def _refresh_steps(self) -> int:
+        return max(1, round(REFRESH_S / self.aim.step_s))
 
     def losses(self) -> Floats:
         """(n, experts + 1) mean squared errors; NaN where there is none yet."""
@@ -240,15 +273,15 @@ class Forecaster:
             bin_number=np.full(len(rows), bin_number),
             scale=scale,
         )
-        levels = conformal.in_use(LEVELS[None], self.slip[rows])
+        levels = conformal.in_use(self._levels, self.slip[rows])
         self.score[rows] = conformal.score_quantiles(found, levels)
 
-    def _issue(self, minute: int, known: Bools, stride: Ints) -> None:
-        rows = np.flatnonzero(known & (minute % stride == 0))
-        slot = (minute // stride[rows]) % PENDING_MAX
+    def _issue(self, step: int, known: Bools, stride: Ints) -> None:
+        rows = np.flatnonzero(known & (step % stride == 0))
+        slot = (step // stride[rows]) % PENDING_MAX
         pending = self.pending
         point = self.level[rows] + self.blend[rows]
-        pending.issued[rows, slot] = minute
+        pending.issued[rows, slot] = step
         pending.level[rows, slot] = self.level[rows]
         pending.rise[rows, slot, :_BLEND] = self.rise[rows]
         pending.rise[rows, slot, _BLEND] = self.blend_raw[rows]
@@ -258,34 +291,36 @@ class Forecaster:
         pending.peak[rows, slot] = np.nan
         pending.known[rows, slot] = 0.0
 
-    def _score(self, minute: int, seen: Floats, horizon: Ints, stride: Ints) -> None:
-        """Enter the minute into all outcomes, and score the forecasts that are due."""
-        pending = self.pending
+    def _score(self, step: int, seen: Floats, horizon: Ints, stride: Ints) -> None:
+        """Enter the step into all outcomes, and score the forecasts that are due."""
+        pending, decayed = self.pending, self.aim.decay
         np.fmax(pending.peak, seen.astype(np.float32)[:, None], out=pending.peak)
         pending.known += ~np.isnan(seen)[:, None]
-        due = minute - horizon
+        due = step - horizon
         slot = (due // stride) % PENDING_MAX
         every = np.arange(len(seen))
-        good = (pending.issued[every, slot] == due) & (
-            pending.known[every, slot] >= KNOWN_MIN * horizon
-        )
+        if self.aim.peak:
+            enough = pending.known[every, slot] >= KNOWN_MIN * horizon
+        else:
+            enough = ~np.isnan(seen)
+        good = (pending.issued[every, slot] == due) & enough
         rows = np.flatnonzero(good)
         if len(rows) == 0:
             return
         slot = slot[rows]
-        peak = pending.peak[rows, slot].astype(np.float64)
+        peak = pending.peak[rows, slot].astype(np.float64) if self.aim.peak else seen[rows]
         error = (pending.level[rows, slot][:, None] + pending.rise[rows, slot] - peak[:, None]) ** 2
         heard = ~np.isnan(error)
         weight = stride[rows][:, None]
-        decay = np.where(heard, DECAY**weight, 1.0)
+        decay = np.where(heard, decayed**weight, 1.0)
         self.loss[rows, :, 0] = self.loss[rows, :, 0] * decay + np.where(heard, error, 0.0) * weight
         self.loss[rows, :, 1] = self.loss[rows, :, 1] * decay + heard * weight
-        column = (due[rows] * MINUTE_S // BIN_S).astype(np.int64) % conformal.SCORE_BINS
+        column = (due[rows] * self.aim.step_s // BIN_S).astype(np.int64) % conformal.SCORE_BINS
         self.errors[rows, column] = peak - pending.point[rows, slot]
         self.scales[rows, column] = pending.scale[rows, slot]
         hit = peak[:, None] <= pending.quantiles[rows, slot] * (1.0 + 1e-6)
-        self.slip[rows] = conformal.adapted(self.slip[rows], LEVELS[None], hit)
-        self.hits[rows] *= DECAY**weight
+        self.slip[rows] = conformal.adapted(self.slip[rows], self._levels, hit)
+        self.hits[rows] *= decayed**weight
         self.hits[rows, :-1] += hit * weight
         self.hits[rows, -1] += weight[:, 0]
         pending.issued[rows, slot] = -1

@@ -46,8 +46,12 @@ def rises(
     rows: Ints,
     now_s: Floats,
     lead_s: Floats,
+    peak: bool = True,
 ) -> Floats:
-    """Rises of all experts, shape (r, len(EXPERTS)), not negative; NaN where an expert knows nothing.
+    """Rises of all experts, shape (r, len(EXPERTS)); NaN where an expert knows nothing.
+
+    To the highest demand within `lead_s`, which are not negative, or, without `peak`, to the demand
+    at its end.
 
     `level`, `recent`, `before` (r,): mean demand of the last minute, of the last five, and of the
     five before. `values`, `rows`: `History.values` and the row of it that belongs to each row here.
@@ -55,20 +59,29 @@ def rises(
     """
     lead_s = np.minimum(lead_s, HORIZON_S_MAX)
     out = np.zeros((len(level), len(EXPERTS)))
-    out[:, 1] = _trend(level, recent, before, lead_s)
-    out[:, 2:] = _seasons(level, values, rows, now_s, lead_s)
+    out[:, 1] = _trend(level, recent, before, lead_s, peak)
+    out[:, 2:] = _seasons(
+        level=level, values=values, rows=rows, now_s=now_s, lead_s=lead_s, peak=peak
+    )
     return out
 
 
-def _trend(level: Floats, recent: Floats, before: Floats, lead_s: Floats) -> Floats:
+def _trend(level: Floats, recent: Floats, before: Floats, lead_s: Floats, peak: bool) -> Floats:
     slope = (recent - before) / TREND_SPAN_S
     # The five minutes' mean lags the present by half of them.
     reach = TREND_DAMPING_S * (1.0 - np.exp(-(lead_s + TREND_SPAN_S / 2) / TREND_DAMPING_S))
-    return np.clip(recent + slope * reach - level, 0.0, np.maximum(level, 0.0))
+    lowest = np.zeros_like(level) if peak else -level
+    return np.clip(recent + slope * reach - level, lowest, level)
 
 
 def _seasons(
-    level: Floats, values: NDArray[np.float32], rows: Ints, now_s: Floats, lead_s: Floats
+    *,
+    level: Floats,
+    values: NDArray[np.float32],
+    rows: Ints,
+    now_s: Floats,
+    lead_s: Floats,
+    peak: bool,
 ) -> Floats:
     """(r, 3) rises by yesterday, by the mean of the last days, by the same day of last week."""
     points = int(min(POINTS_MAX, max(2.0, np.ceil(lead_s.max(initial=0.0) / BIN_S) + 1)))
@@ -81,9 +94,9 @@ def _seasons(
     path = values[rows[:, None, None], column].astype(np.float64)
     return np.stack(
         [
-            _rise(path[:, 0], level),
-            _rise(_mean_known(path), level),
-            _rise(path[:, SEASON_DAYS - 1], level),
+            _rise(path[:, 0], level, peak),
+            _rise(_mean_known(path), level, peak),
+            _rise(path[:, SEASON_DAYS - 1], level, peak),
         ],
         axis=1,
     )
@@ -98,13 +111,14 @@ def _mean_known(path: Floats) -> Floats:
     return mean
 
 
-def _rise(path: Floats, level: Floats) -> Floats:
-    """How far the path climbs above its start, at the size of today."""
+def _rise(path: Floats, level: Floats, peak: bool) -> Floats:
+    """How far the path climbs above its start, or ends from it, at the size of today."""
     start = path[:, 0]
     with np.errstate(invalid="ignore", divide="ignore"):
         scale = np.where(start > 0, level / start, 1.0)
         scale = np.clip(scale, 1.0 / SEASON_SCALE_MAX, SEASON_SCALE_MAX)
-        rise: Floats = (path.max(axis=1) - start) * scale
+        goal = path.max(axis=1) if peak else path[:, -1]
+        rise: Floats = (goal - start) * scale
     return rise
 
 

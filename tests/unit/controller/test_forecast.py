@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpuscale.controller.domain import QUANTILES, FleetForecast, Floats
-from gpuscale.controller.forecast import LEVELS, MINUTE_S, Forecaster, conformal, gated
+from gpuscale.controller.forecast import MINUTE_S, Forecaster, conformal, gated
 from gpuscale.controller.forecast.experts import EXPERTS, combined, rises
 from gpuscale.controller.forecast.past import learn, minutes
 from gpuscale.controller.history import BIN_S, BINS_PER_DAY, History
@@ -12,6 +12,7 @@ from tests.fakes.observations import grid
 
 DAY_S = 86_400.0
 LEAD_S = 600.0
+LEVELS = np.array(QUANTILES)
 
 
 def daily(times: Floats, amplitude: float = 40.0) -> Floats:

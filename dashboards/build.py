@@ -4,12 +4,18 @@ import argparse
 import sys
 from pathlib import Path
 
+import cost
+import fleet
 import gpus
+import health
+import sharing
 import workloads
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 FOLDER = Path(__file__).resolve().parent
-BOARDS = {"gpus.json": gpus.board, "workloads.json": workloads.board}
+BOARDS = {
+    f"{room.__name__}.json": room.board for room in (fleet, workloads, gpus, sharing, cost, health)
+}
 
 
 def main() -> int:

@@ -1,93 +1,28 @@
-"""The dashboard "GPUs and nodes": what the exporters see, and who holds it."""
+"""The dashboard "Nodes and GPUs": what the exporters see."""
 
 from grafana_foundation_sdk.models import dashboard
 from panels import Board, Query
-
-CLUSTER = 'cluster=~"$cluster"'
-IDENTITY = f'max by (cluster, uuid, node, product) (gpuscale_gpu_info{{{CLUSTER},node=~"$node"}})'
-"""One series per GPU of the chosen nodes, value 1: multiplying by it adds node and product."""
-HOLDERS = f'gpuscale_gpu_allocation_info{{{CLUSTER},namespace=~"$namespace"}}'
-BUSY = f"rate(gpuscale_gpu_busy_seconds_total{{{CLUSTER}}}[$__rate_interval])"
-
-
-def of_nodes(expression: str) -> str:
-    """A device series of the chosen nodes, with the labels node and product."""
-    return f"{expression} * on (cluster, uuid) group_left (node, product) {IDENTITY}"
-
-
-def by_gpu(metric: str, labels: str = "") -> str:
-    """A gauge of each GPU of the chosen nodes."""
-    matchers = f"{CLUSTER},{labels}" if labels else CLUSTER
-    return f"max by (node, gpu, product, uuid) ({of_nodes(f'{metric}{{{matchers}}}')})"
-
-
-def some(condition: str, all_of_it: str) -> str:
-    """How many meet the condition; 0 only where there is something that could: never for no data."""
-    return f"count({condition}) or 0 * count({all_of_it})"
+from queries import BUSY, CLUSTER, by_gpu, of_nodes
 
 
 def board() -> dashboard.Dashboard:
     """Build it."""
     page = Board(
         uid="gpuscale-gpus",
-        title="gpuscale / GPUs and nodes",
-        description="GPUs as the driver reports them, and the pods that hold them. What is unknown has no line.",
+        title="gpuscale / Nodes and GPUs",
+        description="GPUs as the driver reports them: what they do, what is inside, and their health. What is unknown has no line.",
     )
-    page.variable("cluster", "Cluster", "label_values(gpuscale_nvml_up, cluster)", multi=True)
-    page.variable("node", "Node", f"label_values(gpuscale_gpu_info{{{CLUSTER}}}, node)", multi=True)
-    page.variable(
-        "namespace",
-        "Namespace",
-        f"label_values(gpuscale_gpu_allocation_info{{{CLUSTER}}}, namespace)",
-        multi=True,
-    )
-    _fleet(page)
+    page.cluster("gpuscale_nvml_up")
+    page.nodes()
+    _table(page)
     _devices(page)
     _hardware(page)
     _health(page)
-    _mig(page)
-    _holders(page)
-    _usage(page)
-    _accounts(page)
-    _exporter(page)
     return page.done()
 
 
-def _fleet(page: Board) -> None:
-    page.row("Fleet")
-    page.stat("GPUs", "Physical GPUs of the chosen nodes.", f"count({IDENTITY})")
-    page.stat(
-        "Held by pods",
-        "GPUs that at least one container holds, whole or shared.",
-        f"count(max by (cluster, uuid) ({of_nodes(f'gpuscale_gpu_allocation_info{{{CLUSTER}}}')}))",
-    )
-    page.stat(
-        "Lost GPUs",
-        "GPUs of the cluster that do not answer. Pods that hold one fail.",
-        some(f"gpuscale_gpu_up{{{CLUSTER}}} == 0", f"gpuscale_gpu_up{{{CLUSTER}}}"),
-        tone="bad-above-zero",
-    )
-    page.stat(
-        "Nodes without a driver",
-        "Exporters of the cluster whose NVML does not answer.",
-        some(f"gpuscale_nvml_up{{{CLUSTER}}} == 0", f"gpuscale_nvml_up{{{CLUSTER}}}"),
-        tone="bad-above-zero",
-    )
-    used = f"gpuscale_gpu_memory_used_bytes{{{CLUSTER}}}"
-    total = f"gpuscale_gpu_memory_total_bytes{{{CLUSTER}}}"
-    page.stat(
-        "Memory in use",
-        "Device memory allocated, over all chosen GPUs. Inference servers reserve most of it at start.",
-        f"sum({of_nodes(used)}) / sum({of_nodes(total)})",
-        unit="percentunit",
-        tone="share",
-    )
-    page.stat(
-        "Power",
-        "Power drawn by the boards together.",
-        f"sum({of_nodes(f'gpuscale_gpu_power_watts{{{CLUSTER}}}')})",
-        unit="watt",
-    )
+def _table(page: Board) -> None:
+    page.row("GPUs")
     page.table(
         "GPUs now",
         "One row per GPU. Utilization says that something ran, not how much: it saturates at one request.",
@@ -297,219 +232,4 @@ def _health(page: Board) -> None:
         ],
         keys=["node", "gpu", "xid"],
         height=7,
-    )
-
-
-def _mig(page: Board) -> None:
-    page.row("MIG instances")
-    legend = "{{profile}} {{uuid}}"
-    used = f"max by (uuid, profile) (gpuscale_mig_memory_used_bytes{{{CLUSTER}}})"
-    total = f"max by (uuid, profile) (gpuscale_mig_memory_total_bytes{{{CLUSTER}}})"
-    page.series(
-        "Memory of instances",
-        "Share of an instance's memory that is allocated.",
-        [Query(expr=f"{used} / {total}", legend=legend)],
-        unit="percentunit",
-        bounds=(0, 1),
-    )
-    page.series(
-        "SMs of instances",
-        "Share of an instance's SMs that had work (Hopper and later; before, nobody can tell).",
-        [
-            Query(
-                expr=f"max by (uuid, profile) (gpuscale_mig_sm_active_ratio{{{CLUSTER}}})",
-                legend=legend,
-            )
-        ],
-        unit="percentunit",
-        bounds=(0, 1),
-    )
-
-
-def _holders(page: Board) -> None:
-    page.row("Who holds them")
-    busy_gpu = f"max by (cluster, uuid) ({BUSY})"
-    page.series(
-        "Busy GPUs by pod",
-        "How busy the GPUs are that a pod holds, their mean. Pods that share a GPU show the same: the GPU's.",
-        [
-            Query(
-                expr=f"avg by (namespace, pod) ({HOLDERS} * on (cluster, uuid) group_left () {busy_gpu})",
-                legend="{{namespace}}/{{pod}}",
-            )
-        ],
-        unit="percentunit",
-        bounds=(0, 1),
-    )
-    page.series(
-        "GPUs by namespace",
-        "Physical GPUs of which a namespace holds at least a share. A shared GPU counts for each of its holders.",
-        [
-            Query(
-                expr=f"count by (namespace) (max by (cluster, namespace, uuid) ({of_nodes(HOLDERS)}))",
-                legend="{{namespace}}",
-            )
-        ],
-        unit="short",
-    )
-    idle = f"max by (cluster, uuid) (rate(gpuscale_gpu_busy_seconds_total{{{CLUSTER}}}[1h])) < 0.01"
-    page.table(
-        "Held and idle",
-        "Pods whose GPU ran a kernel in less than 1 % of the last hour.",
-        [
-            (
-                "Busy in the last hour",
-                "percentunit",
-                f"avg by (namespace, pod, container, resource) ({HOLDERS} * on (cluster, uuid) group_left () ({idle}))",
-            )
-        ],
-        keys=["namespace", "pod", "container", "resource"],
-        height=7,
-    )
-
-
-def _usage(page: Board) -> None:
-    page.row("Use by pod (needs processes.enabled)")
-    of_pods = f'{{{CLUSTER},namespace=~"$namespace"}}'
-    page.series(
-        "GPU time by pod",
-        "Share of its GPUs' time in which kernels of the pod ran: also where pods share a GPU.",
-        [
-            Query(
-                expr=f"sum by (namespace, pod) (gpuscale_pod_gpu_utilization_ratio{of_pods})",
-                legend="{{namespace}}/{{pod}}",
-            )
-        ],
-        unit="percentunit",
-    )
-    page.series(
-        "Device memory by pod",
-        "What the pod's processes have allocated.",
-        [
-            Query(
-                expr=f"sum by (namespace, pod) (gpuscale_pod_gpu_memory_used_bytes{of_pods})",
-                legend="{{namespace}}/{{pod}}",
-            )
-        ],
-        unit="bytes",
-        stacked=True,
-    )
-    page.table(
-        "Work that no allocation explains",
-        "Lasting findings of the node audit; the evidence is at /api/v1/audit of the node's exporter.",
-        [
-            (
-                "Findings",
-                "short",
-                f"sum by (node, rule, severity, namespace) (gpuscale_node_audit_findings{{{CLUSTER}}})",
-            ),
-        ],
-        keys=["node", "rule", "severity", "namespace"],
-        height=7,
-    )
-
-
-def _accounts(page: Board) -> None:
-    page.row("Whose the time was")
-
-    def rate(metric: str) -> str:
-        return f"rate({metric}{{{CLUSTER}}}[$__rate_interval])"
-
-    page.series(
-        "GPUs by state",
-        "Physical GPUs given out, free, and those of which nobody could say.",
-        [
-            Query(
-                expr=f"sum by (state) ({rate('gpuscale_node_gpu_seconds_total')})",
-                legend="{{state}}",
-            )
-        ],
-        unit="short",
-        stacked=True,
-        width=8,
-    )
-    seconds = f'gpuscale_namespace_gpu_seconds_total{{{CLUSTER},namespace=~"$namespace"}}'
-    page.series(
-        "GPUs held by namespace",
-        "Weighted by share, active and idle: shared GPUs and MIG instances count for their part.",
-        [
-            Query(
-                expr=f"sum by (namespace, state) (rate({seconds}[$__rate_interval]))",
-                legend="{{namespace}} {{state}}",
-            )
-        ],
-        unit="short",
-        stacked=True,
-        width=8,
-    )
-    page.series(
-        "Power by namespace",
-        "What the GPUs' energy counters gained, split by the shares held. Without a name: held by nobody.",
-        [
-            Query(
-                expr=f"sum by (namespace) ({rate('gpuscale_namespace_gpu_energy_joules_total')})",
-                legend="{{namespace}}",
-            )
-        ],
-        unit="watt",
-        stacked=True,
-        width=8,
-    )
-
-
-def _exporter(page: Board) -> None:
-    page.row("Exporter")
-    page.timeline(
-        "Driver by exporter",
-        "Whether NVML answers.",
-        [Query(expr=f"min by (instance) (gpuscale_nvml_up{{{CLUSTER}}})", legend="{{instance}}")],
-        states={"0": ("down", "red"), "1": ("up", "green")},
-    )
-    page.series(
-        "Age of the newest values",
-        "Per exporter, of its oldest GPU. Values past stale_after_s (30 s) are no longer published.",
-        [
-            Query(
-                expr=f"max by (instance) (gpuscale_gpu_sample_age_seconds{{{CLUSTER}}})",
-                legend="{{instance}}",
-            )
-        ],
-        unit="s",
-    )
-    page.series(
-        "Slowest reads",
-        "Time of the last read by collector, the slowest node's: what the driver takes.",
-        [
-            Query(
-                expr=f"max by (collector) (gpuscale_collector_duration_seconds{{{CLUSTER}}})",
-                legend="{{collector}}",
-            )
-        ],
-        unit="s",
-        width=8,
-    )
-    errors = f"rate(gpuscale_collector_errors_total{{{CLUSTER}}}[$__rate_interval])"
-    page.series(
-        "Failed reads",
-        "Reads per second that the driver answered with an error.",
-        [
-            Query(
-                expr=f"sum by (collector, error) ({errors})",
-                legend="{{collector}} {{error}}",
-            )
-        ],
-        unit="ops",
-        width=8,
-    )
-    page.series(
-        "Age of the kubelet's answer",
-        "Per exporter. Past its bound, the holders of the node's GPUs are no longer published.",
-        [
-            Query(
-                expr=f"max by (instance) (gpuscale_attribution_age_seconds{{{CLUSTER}}})",
-                legend="{{instance}}",
-            )
-        ],
-        unit="s",
-        width=8,
     )

@@ -1,4 +1,4 @@
-"""The few shapes of panel that both dashboards are made of, over Grafana's own builders.
+"""The few shapes of panel that all dashboards are made of, over Grafana's own builders.
 
 Every panel has a title, a sentence that says how to read it, a unit, and queries on the data source
 that the reader chooses. Identifiers count up, so that a dashboard's JSON is the same at every build.
@@ -82,6 +82,19 @@ class Board:
                 dashboard.VariableOption(selected=True, text=["All"], value=["$__all"])
             )
         self._builder = self._builder.with_variable(variable)
+
+    def cluster(self, metric: str) -> None:
+        """The variable `cluster`, from the labels of `metric`."""
+        self.variable("cluster", "Cluster", f"label_values({metric}, cluster)", multi=True)
+
+    def nodes(self) -> None:
+        """The variable `node`: those that have a GPU."""
+        query = 'label_values(gpuscale_gpu_info{cluster=~"$cluster"}, node)'
+        self.variable("node", "Node", query, multi=True)
+
+    def namespaces(self, selector: str) -> None:
+        """The variable `namespace`, from the labels of what is selected."""
+        self.variable("namespace", "Namespace", f"label_values({selector}, namespace)", multi=True)
 
     def row(self, title: str) -> None:
         """What follows belongs under this heading."""

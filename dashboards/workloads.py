@@ -1,24 +1,8 @@
-"""The dashboard "Workloads": what was asked for, what came, and why; and how the controller does."""
+"""The dashboard "Workloads": what was asked for, what came, and why."""
 
 from grafana_foundation_sdk.models import dashboard
 from panels import Board, Query
-
-CLUSTER = 'cluster=~"$cluster"'
-FLEET = f'{CLUSTER},namespace=~"$namespace"'
-CHOSEN = f'{FLEET},workload=~"$workload"'
-KEYS = "namespace, workload"
-SETTINGS = "mode, server, policy, actuator"
-
-
-def largest(metric: str, *, by: str = KEYS, labels: str = "", of: str = CHOSEN) -> str:
-    """A gauge of the chosen workload; the maximum, since an old and a new controller may both be scraped."""
-    matchers = f"{of},{labels}" if labels else of
-    return f"max by ({by}) ({metric}{{{matchers}}})"
-
-
-def rates(metric: str, by: str, matchers: str = CLUSTER) -> str:
-    """Per second, summed."""
-    return f"sum by ({by}) (rate({metric}{{{matchers}}}[$__rate_interval]))"
+from queries import CHOSEN, CLUSTER, KEYS, SETTINGS, largest, of_fleet, rates
 
 
 def board() -> dashboard.Dashboard:
@@ -28,103 +12,19 @@ def board() -> dashboard.Dashboard:
         title="gpuscale / Workloads",
         description="Demand, forecast, replicas and the reason for them. What is unknown has no line.",
     )
-    page.variable(
-        "cluster", "Cluster", "label_values(gpuscale_controller_build_info, cluster)", multi=True
-    )
-    page.variable(
-        "namespace",
-        "Namespace",
-        f"label_values(gpuscale_workload_info{{{CLUSTER}}}, namespace)",
-        multi=True,
-    )
+    page.cluster("gpuscale_controller_build_info")
+    page.namespaces(f"gpuscale_workload_info{{{CLUSTER}}}")
     page.variable(
         "workload",
         "Workload",
         f'label_values(gpuscale_workload_info{{{CLUSTER},namespace=~"$namespace"}}, workload)',
         multi=False,
     )
-    _overview(page)
     _replicas(page)
     _forecast(page)
     _signal(page)
-    _controller(page)
+    _reasons(page)
     return page.done()
-
-
-def _fleet(metric: str, *, by: str = KEYS, labels: str = "") -> str:
-    """A gauge of every workload of the chosen namespaces."""
-    return largest(metric, by=by, labels=labels, of=FLEET)
-
-
-def _overview(page: Board) -> None:
-    page.row("All workloads of the namespace")
-    desired = _fleet("gpuscale_workload_desired_replicas")
-    ready = _fleet("gpuscale_workload_replicas", labels='stage="ready"')
-    known = _fleet("gpuscale_workload_info")
-    acting = _fleet("gpuscale_workload_info", labels='mode="act"')
-    held = _fleet("gpuscale_workload_held")
-    page.stat("Workloads", "Workloads of the chosen namespaces.", f"count({known})")
-    page.stat(
-        "In act mode",
-        "Workloads whose replicas are moved. The others are computed and explained, and left alone.",
-        f"count({acting}) or 0 * count({known})",
-    )
-    page.stat("Replicas asked for", "Sum of what the controller wants.", f"sum({desired})")
-    page.stat("Replicas ready", "Sum of what runs and is ready.", f"sum({ready})")
-    page.stat(
-        "Held",
-        "Workloads whose last answer stands for want of good data.",
-        f"count({held} == 1) or 0 * count({held})",
-        tone="bad-above-zero",
-    )
-    page.stat(
-        "Without an answer",
-        "Workloads for which nothing can be decided. In act mode KEDA gets an error, and the HPA holds what runs.",
-        f"count({known} unless on ({KEYS}) {desired}) or 0 * count({known})",
-        tone="bad-above-zero",
-    )
-    page.table(
-        "Workloads now",
-        "One row per workload. Ready below asked is normal within the lead time.",
-        [
-            ("Demand", "reqps", _fleet("gpuscale_workload_demand")),
-            ("Waiting", "short", _fleet("gpuscale_workload_backlog")),
-            (
-                "Peak forecast",
-                "reqps",
-                _fleet("gpuscale_workload_forecast_demand", labels='quantile="0.9"'),
-            ),
-            ("Planned", "short", _fleet("gpuscale_workload_planned_replicas")),
-            ("Asked", "short", desired),
-            ("Ready", "short", ready),
-            ("Capacity each", "reqps", _fleet("gpuscale_workload_capacity")),
-            ("Lead time", "s", _fleet("gpuscale_workload_lead_time_seconds")),
-            ("Signal age", "s", _fleet("gpuscale_workload_signal_age_seconds")),
-        ],
-        keys=["namespace", "workload"],
-    )
-    page.table(
-        "How they are scaled",
-        "Mode, server, policy and actuator of each workload.",
-        [("Known", "bool_yes_no", _fleet("gpuscale_workload_info", by=f"{KEYS}, {SETTINGS}"))],
-        keys=["namespace", "workload", *SETTINGS.split(", ")],
-        height=6,
-    )
-    page.table(
-        "What is held, and why",
-        "Every workload that has no new number.",
-        [("Held", "bool_yes_no", _fleet("gpuscale_workload_hold_info", by=f"{KEYS}, reason"))],
-        keys=["namespace", "workload", "reason"],
-        height=6,
-    )
-    page.table(
-        "What guards changed",
-        "Every workload whose plan a guard changed at the last tick. partial_data keeps replicas for "
-        "want of data: while it lasts, nothing is scaled down.",
-        [("Changed", "bool_yes_no", _fleet("gpuscale_workload_guard_info", by=f"{KEYS}, guard"))],
-        keys=["namespace", "workload", "guard"],
-        height=6,
-    )
 
 
 def _peak(quantile: str) -> str:
@@ -267,77 +167,27 @@ def _signal(page: Board) -> None:
     )
 
 
-def _controller(page: Board) -> None:
-    page.row("Controller")
-    page.series(
-        "Time of a tick",
-        "By step, stacked. Near tick_s (15 s) decisions come late.",
-        [
-            Query(
-                expr=f"max by (step) (gpuscale_controller_tick_duration_seconds{{{CLUSTER}}})",
-                legend="{{step}}",
-            )
-        ],
-        unit="s",
-        stacked=True,
-        width=8,
+def _reasons(page: Board) -> None:
+    page.row("Reasons, all workloads of the namespace")
+    page.table(
+        "How they are scaled",
+        "Mode, server, policy and actuator of each workload.",
+        [("Known", "bool_yes_no", of_fleet("gpuscale_workload_info", by=f"{KEYS}, {SETTINGS}"))],
+        keys=["namespace", "workload", *SETTINGS.split(", ")],
+        height=6,
     )
-    page.series(
-        "External scaler",
-        "KEDA's calls per second by method and gRPC code.",
-        [
-            Query(
-                expr=rates("gpuscale_scaler_requests_total", "method, code"),
-                legend="{{method}} {{code}}",
-            )
-        ],
-        unit="reqps",
-        width=8,
+    page.table(
+        "What is held, and why",
+        "Every workload that has no new number.",
+        [("Held", "bool_yes_no", of_fleet("gpuscale_workload_hold_info", by=f"{KEYS}, reason"))],
+        keys=["namespace", "workload", "reason"],
+        height=6,
     )
-    page.series(
-        "Failures",
-        "Failed readings by source, and writes to scale subresources by result, per second.",
-        [
-            Query(expr=rates("gpuscale_signal_errors_total", "source"), legend="read {{source}}"),
-            Query(
-                expr=rates("gpuscale_actuator_writes_total", "result"), legend="write {{result}}"
-            ),
-        ],
-        unit="ops",
-        width=8,
-    )
-    page.series(
-        "Time since the last decision",
-        "Between 0 and tick_s when all is well.",
-        [
-            Query(
-                expr=f"time() - max(gpuscale_controller_last_tick_timestamp_seconds{{{CLUSTER}}})",
-                legend="controller",
-            )
-        ],
-        unit="s",
-        width=8,
-    )
-    page.series(
-        "Open streams",
-        "StreamIsActive and the like: about one per ScaledObject of type external-push.",
-        [
-            Query(
-                expr=f"sum by (method) (gpuscale_scaler_streams{{{CLUSTER}}})", legend="{{method}}"
-            )
-        ],
-        unit="short",
-        width=8,
-    )
-    page.series(
-        "Age of the cluster view",
-        "Since the last event or bookmark of each list-and-watch cache.",
-        [
-            Query(
-                expr=f"max by (resource) (gpuscale_kube_cache_age_seconds{{{CLUSTER}}})",
-                legend="{{resource}}",
-            )
-        ],
-        unit="s",
-        width=8,
+    page.table(
+        "What guards changed",
+        "Every workload whose plan a guard changed at the last tick. partial_data keeps replicas for "
+        "want of data: while it lasts, nothing is scaled down.",
+        [("Changed", "bool_yes_no", of_fleet("gpuscale_workload_guard_info", by=f"{KEYS}, guard"))],
+        keys=["namespace", "workload", "guard"],
+        height=6,
     )

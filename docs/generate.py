@@ -1,5 +1,5 @@
-"""Writes docs/metrics.md from the catalog, docs/configuration.md from the settings types and
-docs/servers.md from the tables of inference servers.
+"""Writes docs/metrics.md from the catalog, docs/configuration.md from the settings types,
+docs/servers.md from the tables of inference servers and docs/rules.md from the rules on manifests.
 
 `make docs` writes them; a test calls the same functions and fails where a committed page differs.
 """
@@ -16,6 +16,7 @@ from gpuscale import catalog, settings
 from gpuscale.controller import trigger
 from gpuscale.controller.servers import SERVERS
 from gpuscale.exporter import dcgmfields
+from gpuscale.lint import rules
 
 HERE = Path(__file__).parent
 
@@ -236,7 +237,42 @@ def servers_page() -> str:
     return "\n".join(out)
 
 
+RULE_GROUPS = (
+    ("Pods and what makes them", rules.PODS),
+    ("What operators write", rules.CLUSTER),
+    ("Autoscalers", rules.SCALING),
+    ("GPUs past the scheduler", rules.BYPASS),
+)
+
+
+def rules_page() -> str:
+    """docs/rules.md."""
+    out = [
+        "# Rules",
+        "",
+        "Written from `gpuscale/lint/rules.py` by `make docs`. `gpuscale lint` looks for GPU-L,",
+        "`gpuscale audit` for GPU-A; the exporter's node audit has GPU-N ([allocation](allocation.md)).",
+        "An error is refused by the API server or cannot work; a warning does not do what it is for;",
+        "an info is right in some clusters. [Audit and lint](audit.md) says how they are run.",
+        "",
+    ]
+    for title, group in RULE_GROUPS:
+        out += [
+            f"## {title}",
+            "",
+            "| rule | severity | finds | what follows | cure |",
+            "|---|---|---|---|---|",
+        ]
+        out += [
+            f"| {rule.id} | {rule.severity} | {rule.title} | {rule.why} | {rule.cure} |"
+            for rule in sorted(group, key=lambda rule: rule.id)
+        ]
+        out.append("")
+    return "\n".join(out)
+
+
 PAGES = {
+    "rules.md": rules_page,
     "servers.md": servers_page,
     "metrics.md": metrics_page,
     "configuration.md": configuration_page,

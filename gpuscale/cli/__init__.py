@@ -10,11 +10,13 @@ from typing import NoReturn
 import click
 
 from gpuscale import __version__
+from gpuscale.cli.audit import audit
 from gpuscale.cli.backtest import backtest
 from gpuscale.cli.config import config
 from gpuscale.cli.daemons import controller, demo, exporter
 from gpuscale.cli.explain import explain, replay
 from gpuscale.cli.forecast import forecast
+from gpuscale.cli.lint import lint
 from gpuscale.cli.scaledobject import scaledobject
 from gpuscale.errors import GpuscaleError
 
@@ -30,6 +32,8 @@ COMMANDS: tuple[click.Command, ...] = (
     replay,
     config,
     scaledobject,
+    lint,
+    audit,
     demo,
 )
 """In the order in which `--help` lists them; a new command is added here."""

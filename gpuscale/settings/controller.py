@@ -314,6 +314,19 @@ class JournalSettings(Strict, frozen=True, kw_only=True):
     ] = 256 * 2**20
 
 
+class PodAuditSettings(Strict, frozen=True, kw_only=True):
+    """Pods that may use GPUs which they were not given (rules GPU-A01 to GPU-A09)."""
+
+    allow_namespaces: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=63)], ...],
+        Meta(max_length=64, description="Globs of namespaces whose pods may."),
+    ] = ("gpu-operator", "nvidia-gpu-operator", "nvidia-device-plugin", "nvidia-dra-driver-gpu")
+    allow_pods: Annotated[
+        tuple[Annotated[str, Meta(min_length=3, max_length=512)], ...],
+        Meta(max_length=64, description="Globs of NAMESPACE/NAME, of pods and of what makes them."),
+    ] = ("kube-system/nvidia-*", "gpuscale/*-exporter*", "monitoring/*dcgm-exporter*")
+
+
 class ControllerSettings(Strict, frozen=True, kw_only=True):
     """Settings of `gpuscale controller`."""
 
@@ -354,6 +367,9 @@ class ControllerSettings(Strict, frozen=True, kw_only=True):
             max_length=20_000, description="Workloads declared here rather than by a ScaledObject."
         ),
     ] = ()
+    audit: Annotated[PodAuditSettings, Meta(description="Pods that bypass the scheduler.")] = (
+        PodAuditSettings()
+    )
     web: Annotated[
         WebSettings, Meta(description="TLS, authentication and limits of the HTTP server.")
     ] = WebSettings()

@@ -43,7 +43,18 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["exporter", "controller", "demo", "backtest", "explain", "scaledobject", "config"]
+    "command",
+    [
+        "exporter",
+        "controller",
+        "demo",
+        "backtest",
+        "explain",
+        "scaledobject",
+        "config",
+        "lint",
+        "audit",
+    ],
 )
 def test_every_command_is_listed_and_explains_itself(command: str) -> None:
     listing = subprocess.run(

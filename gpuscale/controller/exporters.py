@@ -5,17 +5,16 @@ within a time and a size; a node that does not answer is on the map with the sen
 """
 
 import asyncio
-import base64
 import socket
 import ssl
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import aiohttp
 import msgspec
 from yarl import URL
 
 from gpuscale.clock import Clock
+from gpuscale.controller import credentials
 from gpuscale.controller.gpumap import GpuMap, Node, NodeReport, node_of
 from gpuscale.errors import (
     SourceError,
@@ -34,8 +33,6 @@ DEADLINE_S = 6.0
 """All exporters together, less than the page waits; those not read by then are said not to be."""
 ANSWER_BYTES_MAX = 4 * 2**20
 """Of one snapshot: 16 GPUs with 7 instances each are some 700 kB."""
-SECRET_BYTES_MAX = 64 * 1024
-"""A password is a line; a larger file is another one."""
 
 _DECODER = msgspec.json.Decoder(NodeReport)
 
@@ -99,7 +96,7 @@ class Exporters:
             connector=aiohttp.TCPConnector(limit=CONCURRENCY_MAX, ssl=tls),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None),  # _node has the one time-out
-            headers={"User-Agent": "gpuscale", "Accept-Encoding": "identity"} | headers,
+            headers={"User-Agent": "gpuscale", "Accept-Encoding": "identity", **headers},
             auto_decompress=False,
             trust_env=False,
         ) as session:
@@ -153,27 +150,17 @@ class Exporters:
             problem = f"{url} cannot be read ({foreign(error) or type(error).__name__}): {_CURE}"
         return Node(node=str(url.host), address=str(url), at=None, problem=problem)
 
-    def _credentials(self) -> tuple[dict[str, str], ssl.SSLContext | bool]:
+    def _credentials(self) -> tuple[Mapping[str, str], ssl.SSLContext | bool]:
         """(headers, TLS) as the files say now. Raises SourceRefused."""
         settings = self._settings
-        headers: dict[str, str] = {}
-        try:
-            if settings.username is not None and settings.password_file is not None:
-                with Path(settings.password_file).open("rb") as file:
-                    password = file.read(SECRET_BYTES_MAX).decode().strip()
-                pair = base64.b64encode(f"{settings.username}:{password}".encode()).decode()
-                headers["Authorization"] = f"Basic {pair}"
-            if not any(url.startswith("https:") for url in settings.urls):
-                return headers, True
-            context = ssl.create_default_context(cafile=settings.ca_file)
-            if settings.cert_file is not None:
-                context.load_cert_chain(settings.cert_file, settings.key_file)
-        except (OSError, UnicodeDecodeError) as error:
-            raise SourceRefused(
-                f"the password or certificates for the exporters cannot be used ({foreign(error)}): "
-                "check exporters.password_file, ca_file, cert_file and key_file"
-            ) from error
-        return headers, context
+        headers: Mapping[str, str] = {}
+        if settings.username is not None and settings.password_file is not None:
+            headers = credentials.basic(
+                settings.username, settings.password_file, section="exporters"
+            )
+        if not any(url.startswith("https:") for url in settings.urls):
+            return headers, True
+        return headers, credentials.client_context(settings, section="exporters")
 
 
 _CURE = "check that the exporter runs and that a NetworkPolicy lets the controller reach it"

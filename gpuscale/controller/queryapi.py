@@ -6,18 +6,16 @@ is what was asked for.
 """
 
 import asyncio
-import base64
-import ssl
 from collections.abc import Mapping, Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 
 import aiohttp
 import msgspec
 from yarl import URL
 
 from gpuscale.clock import Clock
+from gpuscale.controller import credentials
 from gpuscale.errors import SourceMalformed, SourceRefused, SourceUnreachable, foreign
 from gpuscale.settings import PrometheusSettings
 
@@ -27,9 +25,6 @@ HISTORY_PATIENCE = 6.0
 ANSWER_BYTES_MAX = 1024 * 1024
 """Of one answer: the most points of one series are some 300 kB, and a tick's query brings a dozen
 samples for each of a dozen workloads. To decode it all the event loop is held up for some 20 ms."""
-
-TOKEN_BYTES_MAX = 64 * 1024
-"""A bearer token is a few kB; a larger file is another one."""
 
 SKEW_MAX_S = 30.0
 """We ask for the present by our own clock. A server's that is behind answers what was true then, and
@@ -177,23 +172,23 @@ class QueryApi:
         settings = self._settings
         headers = {} if settings.tenant is None else {"X-Scope-OrgID": settings.tenant}
         if settings.bearer_token_file is not None:
-            token = _secret(settings.bearer_token_file, "bearer_token_file", "ascii")
-            headers["Authorization"] = f"Bearer {token}"
+            headers |= credentials.bearer(settings.bearer_token_file, section="prometheus")
         elif settings.username is not None and settings.password_file is not None:
-            password = _secret(settings.password_file, "password_file", "utf-8")
-            pair = base64.b64encode(f"{settings.username}:{password}".encode()).decode()
-            headers["Authorization"] = f"Basic {pair}"
+            headers |= credentials.basic(
+                settings.username, settings.password_file, section="prometheus"
+            )
         return headers
 
     async def _http(self) -> aiohttp.ClientSession:
         """The session; a new one where the files of its TLS were replaced."""
-        files = self._tls_files()
+        files = credentials.tls_files(self._settings, section="prometheus")
         if self._session is not None and files == self._files:
             return self._session
         await self.close()
         self._files = files
+        context = credentials.client_context(self._settings, section="prometheus")
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connections_max, ssl=self._tls()),
+            connector=aiohttp.TCPConnector(limit=self._connections_max, ssl=context),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"Accept-Encoding": "identity", "User-Agent": "gpuscale"},
             timeout=aiohttp.ClientTimeout(total=None),  # _post has the one time-out
@@ -201,41 +196,3 @@ class QueryApi:
             trust_env=False,
         )
         return self._session
-
-    def _tls_files(self) -> tuple[tuple[str, int], ...]:
-        """(path, time of its last change) of every file that TLS is made of."""
-        settings = self._settings
-        paths = [p for p in (settings.ca_file, settings.cert_file, settings.key_file) if p]
-        try:
-            return tuple((path, Path(path).stat().st_mtime_ns) for path in paths)
-        except OSError as error:
-            raise self._no_tls(error) from error
-
-    def _tls(self) -> ssl.SSLContext:
-        settings = self._settings
-        try:
-            context = ssl.create_default_context(cafile=settings.ca_file)
-            if settings.cert_file is not None:
-                context.load_cert_chain(settings.cert_file, settings.key_file)
-        except (OSError, ssl.SSLError) as error:
-            raise self._no_tls(error) from error
-        return context
-
-    @staticmethod
-    def _no_tls(error: OSError) -> SourceRefused:
-        return SourceRefused(
-            f"the certificates for Prometheus cannot be used ({foreign(error)}): check "
-            "prometheus.ca_file, cert_file and key_file"
-        )
-
-
-def _secret(path: str, key: str, encoding: str) -> str:
-    """The line in a file of TOKEN_BYTES_MAX bytes at most. Raises SourceRefused."""
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(TOKEN_BYTES_MAX).decode(encoding).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceRefused(
-            f"the {'token' if key == 'bearer_token_file' else 'password'} in {path} cannot be read "
-            f"({foreign(error)}): set prometheus.{key} to a file that this process may read"
-        ) from error

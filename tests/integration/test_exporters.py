@@ -6,7 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import bcrypt
 import pytest
+import trustme
 from aiohttp import web
 
 from gpuscale.clock import SystemClock
@@ -191,3 +193,53 @@ async def test_the_password_is_sent(tmp_path: Path) -> None:
     async with answering(guarded) as url:
         await Exporters(settings(url, username="u", password_file=str(file)), SystemClock()).map()
     assert sent == ["Basic dTpnZWhlaW0="]
+
+
+async def test_exporters_under_mutual_tls_and_a_password_are_read_by_the_services_name(
+    tmp_path: Path,
+) -> None:
+    """The certificate is the Service's, though each of its addresses is asked; a renewed one counts."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.crt")
+    for name, issued in (
+        ("server", authority.issue_cert("localhost")),
+        ("client", authority.issue_cert("controller.example")),
+    ):
+        issued.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.crt")
+        issued.private_key_pem.write_to_path(tmp_path / f"{name}.key")
+    hashed = bcrypt.hashpw(b"geheim", bcrypt.gensalt(4)).decode()
+    (tmp_path / "web.yml").write_text(
+        "tls_server_config: {cert_file: server.crt, key_file: server.key, client_ca_file: ca.crt, "
+        "client_auth_type: RequireAndVerifyClientCert}\n"
+        f"basic_auth_users: {{controller: {hashed}}}\n"
+    )
+    (tmp_path / "password").write_text("geheim\n")
+    who = {
+        "username": "controller",
+        "password_file": str(tmp_path / "password"),
+        "ca_file": str(tmp_path / "ca.crt"),
+        "cert_file": str(tmp_path / "client.crt"),
+        "key_file": str(tmp_path / "client.key"),
+    }
+    app = web.Application()
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"at": 1.0, "node": "n", "driver": {"up": True}})
+
+    app.router.add_get("/api/v1/sample", answer)
+    server = await HttpServer.start(app, "127.0.0.1:0", str(tmp_path / "web.yml"))
+    try:
+        port = server.address[1]
+        told = Exporters(settings(f"https://localhost:{port}", **who), SystemClock())
+        known = [node for node in (await told.map()).nodes if node.at is not None]
+        nameless = Exporters(settings(f"https://127.0.0.1:{port}", **who), SystemClock())
+        (refused,) = (await nameless.map()).nodes
+        (tmp_path / "password").write_text("wrong\n")
+        again = Exporters(settings(f"https://localhost:{port}", **who), SystemClock())
+        denied = [node.problem for node in (await again.map()).nodes]
+    finally:
+        await server.close()
+
+    assert [node.node for node in known] == ["n"]
+    assert "certificate" in (refused.problem or "").lower()
+    assert any("asks for a password" in (problem or "") for problem in denied)

@@ -167,6 +167,19 @@ CONTROLLER: tuple[Family, ...] = (
         "result",
     ),
     _controller(
+        "gpuscale_audit_findings",
+        "gauge",
+        "Owners of pods that may use GPUs which they were not given (rules GPU-A01 to GPU-A09); details at /api/v1/audit.",
+        "rule",
+        "severity",
+        "namespace",
+    ),
+    _controller(
+        "gpuscale_audit_last_pass_timestamp_seconds",
+        "gauge",
+        "When all pods were last looked at by the audit; absent before that, and without a cluster.",
+    ),
+    _controller(
         "gpuscale_kube_cache_synced",
         "gauge",
         "1 while the list-and-watch cache of a resource is complete.",

@@ -4,10 +4,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuscale.cli import manifests
+from gpuscale.cli import clusters, manifests
 
 if TYPE_CHECKING:
+    from gpuscale.controller.audit import Look, PodFinding
     from gpuscale.lint.bypass import Allowed
+    from gpuscale.lint.finding import Finding
     from gpuscale.settings import ControllerSettings
 
 
@@ -17,42 +19,71 @@ if TYPE_CHECKING:
     "--filename",
     "files",
     multiple=True,
-    required=True,
     metavar="FILE|DIR|-",
-    help="Manifests to look at. Can be repeated.",
+    help="Look at manifests instead of a cluster. Can be repeated.",
 )
-@click.option(
-    "--config",
-    type=click.Path(dir_okay=False),
-    help="The controller's settings file, for its allow-list (audit).",
-)
+@clusters.options
 @manifests.severity_option
 @manifests.format_option
-def audit(*, files: tuple[str, ...], config: str | None, severity: str, form: str) -> None:
+def audit(
+    *,
+    files: tuple[str, ...],
+    config: str | None,
+    kubeconfig: str | None,
+    context: str | None,
+    namespaces: tuple[str, ...],
+    severity: str,
+    form: str,
+) -> None:
     """Say which pods may use GPUs that nobody gave them.
 
-    NVIDIA_VISIBLE_DEVICES, privileges, device mounts, runtime classes, CDI annotations, MPS by hand.
-    Exit code 1 where a finding is at least of --severity, 2 where a file cannot be read.
+    NVIDIA_VISIBLE_DEVICES, privileges, device mounts, runtime classes, CDI annotations, MPS by hand:
+    in the pods of a cluster, or in manifests (-f). Exit code 1 where a finding is at least of
+    --severity, 2 where a file cannot be read.
 
     \b
     Examples:
+      gpuscale audit
+      gpuscale audit -n inference --format json
       gpuscale audit -f deploy/
-      kubectl get pods -A -o yaml | gpuscale audit -f -
     """
-    from gpuscale import lint
-    from gpuscale.config import load
-    from gpuscale.settings import ControllerSettings
+    import asyncio
 
-    settings = load(config, ControllerSettings)
-    found = manifests.read(files)
-    findings = lint.audit(found, allowed(settings))
-    count = len(found)
-    manifests.show(findings, form, looked_at=f"{count} object{'s' if count != 1 else ''}")
+    from gpuscale import lint
+    from gpuscale.lint.bypass import Allowed
+
+    settings = clusters.settings_for(config, kubeconfig, context, namespaces)
+    allow = settings.audit
+    allowed = Allowed(namespaces=allow.allow_namespaces, pods=allow.allow_pods)
+    if files:
+        found = manifests.read(files)
+        findings = lint.audit(found, allowed)
+        count = len(found)
+        looked_at = f"{count} object{'s' if count != 1 else ''}"
+    else:
+        look = asyncio.run(_look(settings, allowed))
+        findings = lint.ordered([_counted(each) for each in look.findings])
+        looked_at = f"{look.pods} pods"
+        if look.nodes is None:
+            looked_at += " (no nodes could be read, so none was judged by where it runs)"
+    manifests.show(findings, form, looked_at=looked_at)
     manifests.exit_for(findings, severity)
 
 
-def allowed(settings: "ControllerSettings") -> "Allowed":
-    """The allow-list of the settings."""
-    from gpuscale.lint.bypass import Allowed
+async def _look(settings: "ControllerSettings", allowed: "Allowed") -> "Look":
+    from gpuscale.clock import SystemClock
+    from gpuscale.controller.audit import look_at
 
-    return Allowed(namespaces=settings.audit.allow_namespaces, pods=settings.audit.allow_pods)
+    async with clusters.connected(settings) as gateway:
+        return await look_at(
+            gateway, allowed, settings.kubernetes.namespaces, now=SystemClock().wall()
+        )
+
+
+def _counted(each: "PodFinding") -> "Finding":
+    """The finding with the number of pods that it stands for."""
+    from dataclasses import replace
+
+    if each.pods == 1:
+        return each.finding
+    return replace(each.finding, sentence=f"{each.finding.sentence}, in {each.pods} pods")

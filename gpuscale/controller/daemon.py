@@ -7,7 +7,7 @@ given what it would otherwise build (a signal source, a cluster, a writer of rep
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
@@ -18,6 +18,7 @@ from gpuscale.config import convert
 from gpuscale.controller import declared, kube, metrics
 from gpuscale.controller.actuators.keda import STALE_AFTER_S, ExternalScaler
 from gpuscale.controller.actuators.scale import ScaleSubresource
+from gpuscale.controller.audit import PodAudit
 from gpuscale.controller.backfill import Backfill
 from gpuscale.controller.cluster import KubeCluster
 from gpuscale.controller.domain import (
@@ -96,6 +97,7 @@ class Controller:
         self._kube: KubeCluster | None = None
         """The cluster that this controller connected to itself; None for one that was given."""
         self._writes: ScaleSubresource | None = None
+        self._audit: PodAudit | None = None
         self._faults = Faults()
         self._journal = Journal(settings.journal)
         self._external = ExternalScaler(
@@ -198,6 +200,8 @@ class Controller:
         if self._scaler is None:
             self._scaler = self._writes = ScaleSubresource(gateway)
         daemon.own("cluster", self._kube.run())
+        self._audit = PodAudit(gateway, self._clock, self._settings)
+        daemon.own("audit", self._audit.run())
 
     def _source(self) -> tuple[str, Signal]:
         """(its name in metrics and logs, the source)."""
@@ -246,8 +250,13 @@ class Controller:
             decision_at=self._journal.decision,
             gpus=Exporters(self._settings.exporters, self._clock).map,
             ticks=self._ticks,
+            audit=self._audited,
         ).attach(app)
         return app
+
+    def _audited(self) -> dict[str, Any] | None:
+        """What the audit knows; None without a cluster."""
+        return None if self._audit is None else self._audit.state.as_dict()
 
     def _unready(self) -> str | None:
         """Why this replica may not be asked yet; None when it may."""
@@ -262,6 +271,9 @@ class Controller:
             counted = replace(counted, actuator_writes=self._writes.writes)
         if self._kube is not None:
             counted = replace(counted, cache_synced=self._kube.synced, cache_age_s=self._kube.age_s)
+        if self._audit is not None:
+            audited = self._audit.state
+            counted = replace(counted, audit_findings=audited.counts(), audit_at=audited.at)
         return replace(
             counted,
             scaler_requests=self._external.requests,

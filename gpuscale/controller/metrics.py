@@ -140,6 +140,9 @@ def _process(out: Writer, tally: Tally) -> None:
         out.add("gpuscale_scaler_streams", (method,), float(count))
     for result, count in tally.actuator_writes.items():
         out.add("gpuscale_actuator_writes_total", (result,), float(count))
+    for found, count in tally.audit_findings.items():
+        out.add("gpuscale_audit_findings", found, float(count))
+    out.add("gpuscale_audit_last_pass_timestamp_seconds", (), tally.audit_at)
     for resource, synced in tally.cache_synced.items():
         out.add("gpuscale_kube_cache_synced", (resource,), float(synced))
     for resource, age_s in tally.cache_age_s.items():

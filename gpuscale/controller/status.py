@@ -59,6 +59,10 @@ class Tally:
     """Whether the cache of a resource is complete; empty without a cluster."""
     cache_age_s: Mapping[str, float] = field(default_factory=dict)
     """Age of the last event of a resource's cache."""
+    audit_findings: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    """Findings of the API audit by (rule, severity, namespace)."""
+    audit_at: float | None = None
+    """When its last good pass ended; None where there was none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,17 @@ DecisionAt = Callable[[str, float], Awaitable[Decision | Hold | None]]
 """The outcome of a workload at or before a time, from the journal; None where there is none."""
 
 
+NO_AUDIT: Mapping[str, Any] = {
+    "up": False,
+    "reason": "no cluster is connected, so there are no pods to look at",
+    "at": None,
+    "pods": None,
+    "gpu_nodes": None,
+    "findings": [],
+}
+"""What /api/v1/audit answers where nothing can be audited."""
+
+
 class Page:
     """Routes over what `status`, `ring` and `decision_at` give at the moment of a request."""
 
@@ -80,6 +91,7 @@ class Page:
         decision_at: DecisionAt,
         gpus: Callable[[], Awaitable[GpuMap]],
         ticks: Ticks,
+        audit: Callable[[], Mapping[str, Any] | None],
     ) -> None:
         self._status = status
         self._tally = tally
@@ -88,6 +100,7 @@ class Page:
         self._ring = ring
         self._decision_at = decision_at
         self._gpus = gpus
+        self._audit = audit
         self._events = EventStream(ticks)
         # A restarted controller counts its ticks from 1 again: its ETags must differ.
         self._instance = secrets.token_hex(4)
@@ -109,6 +122,7 @@ class Page:
         get("/api/v1/workloads/{namespace}/{name}/decision", self._get_decision)
         get("/api/v1/refusals", self._get_refusals)
         get("/api/v1/gpus", self._get_gpus)
+        get("/api/v1/audit", self._get_audit)
         self._events.attach(app)
 
     # ------------------------------------------------------------ the API
@@ -210,6 +224,9 @@ class Page:
             for key, reason in list(refusals.items())[:REFUSALS_MAX]
         ]
         return await _json(request, {"total": len(refusals), "items": items})
+
+    async def _get_audit(self, request: web.Request) -> web.Response:
+        return await _json(request, self._audit() or NO_AUDIT)
 
     async def _get_gpus(self, request: web.Request) -> web.Response:
         limit = _number(request, "limit", NODES_DEFAULT, 1, NODES_MAX)

@@ -45,10 +45,11 @@ def audit(
 
 
 def ordered(found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The gravest first, then by file and line, then by object; FINDINGS_MAX of them at most."""
-    return tuple(
-        sorted(
-            found[:FINDINGS_MAX],
-            key=lambda f: (-SEVERITIES.index(f.severity), f.file, f.line or 0, f.object, f.rule.id),
-        )
-    )
+    """In the order in which they are shown; FINDINGS_MAX of them at most."""
+    return tuple(sorted(found[:FINDINGS_MAX], key=order_of))
+
+
+def order_of(finding: Finding) -> tuple[int, str, int, str, str]:
+    """What findings are sorted by: the gravest first, then by file and line, then by object."""
+    grave = -SEVERITIES.index(finding.severity)
+    return (grave, finding.file, finding.line or 0, finding.object, finding.rule.id)

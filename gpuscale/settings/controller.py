@@ -317,6 +317,9 @@ class JournalSettings(Strict, frozen=True, kw_only=True):
 class PodAuditSettings(Strict, frozen=True, kw_only=True):
     """Pods that may use GPUs which they were not given (rules GPU-A01 to GPU-A09)."""
 
+    period_s: Annotated[
+        float, Meta(ge=30, le=86_400, description="Seconds between two looks at all pods.")
+    ] = 300.0
     allow_namespaces: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=63)], ...],
         Meta(max_length=64, description="Globs of namespaces whose pods may."),

@@ -31,6 +31,16 @@ def states_of(status: FleetStatus) -> NDArray[np.int64]:
     )
 
 
+def late(status: FleetStatus) -> NDArray[np.bool_]:
+    """Whether more arrives at each workload than its ready replicas carry, so that requests wait.
+
+    False where one of the three is not known.
+    """
+    seen = status.observation
+    with np.errstate(invalid="ignore"):  # unknown compares as false
+        return np.asarray(seen.demand > seen.ready * seen.capacity)
+
+
 def row(status: FleetStatus, i: int, state: int) -> dict[str, Any]:
     """One workload in one line; null where unknown."""
     workload, seen, decision = status.workloads[i], status.observation, status.decision

@@ -10,6 +10,7 @@ import asyncio
 import gzip
 import re
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ from gpuscale.controller.assets import StaticFile, load_files, load_plotly, unch
 from gpuscale.controller.domain import Decision, Hold
 from gpuscale.controller.eventstream import EventStream, Ticks
 from gpuscale.controller.gpumap import GpuMap, as_dict
-from gpuscale.controller.rows import STATES, context, known_sum, row, states_of
+from gpuscale.controller.rows import STATES, context, known_sum, late, row, states_of
 from gpuscale.controller.status import (
     LEVEL_COLUMNS,
     POINTS_MAX,
@@ -142,6 +143,8 @@ class Page:
             "workloads": 0,
             "states": {},
             "replicas": {},
+            "late": 0,
+            "modes": {},
             "faults": [],
             "refusals": 0,
         }
@@ -156,6 +159,8 @@ class Page:
                 "states": {name: n for name, n in zip(STATES, counts, strict=True) if n},
                 "replicas": {stage: known_sum(getattr(seen, stage)) for stage in STAGES}
                 | {"desired": known_sum(status.decision.desired)},
+                "late": int(np.count_nonzero(late(status))),
+                "modes": dict(Counter(w.policy.mode for w in status.workloads)),
                 "faults": list(status.faults),
                 "refusals": len(status.refusals),
             }

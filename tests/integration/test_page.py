@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from aiohttp import web
 
@@ -16,6 +17,7 @@ from gpuscale.controller.gpumap import Gpu, GpuMap, Node, State
 from gpuscale.controller.status import FleetStatus, Ring, Tally
 from gpuscale.controller.web import Page
 from gpuscale.httpd import HttpServer
+from gpuscale.settings import Policy
 from tests.fakes.cluster import replica_state
 from tests.fakes.statuses import NOW, TICK_S, status_of, workload
 from tests.tools import chromium, requires
@@ -355,3 +357,51 @@ async def test_a_tick_is_on_the_page_before_it_would_poll() -> None:
         for number in range(2, 8):
             served.play(1, "llama", begin=number - 1)
             await b.page.get_by_text(f"tick {number}").wait_for(timeout=1500)
+
+
+async def test_two_thousand_workloads_are_there_at_once_and_found_by_name() -> None:
+    """A page of them at a time: the browser holds 100 rows, however many there are."""
+    served = Served()
+    names = [f"model-{i:04d}" for i in range(2_000)]
+    served.play(2, *names)
+    async with serving(served), browser() as b:
+        await b.page.goto(served.url)
+        await b.page.locator("#rows tr").nth(99).wait_for(timeout=3_000)
+        rows = await b.page.locator("#rows tr").count()
+        pager = await b.page.locator("#pager").inner_text()
+        await b.page.get_by_role("button", name="next").click()
+        await b.page.get_by_text("101–200 of 2,000").wait_for(timeout=3_000)
+        await b.page.get_by_role("searchbox").fill("model-1999")
+        await b.page.locator("#rows").get_by_role("link", name="model-1999").wait_for(timeout=3_000)
+        found = await b.page.locator("#rows tr").count()
+        slow = await b.page.evaluate(
+            "Math.max(...performance.getEntriesByType('resource').map((e) => e.duration))"
+        )
+
+    assert rows == 100
+    assert "1–100 of 2,000" in pager
+    assert found == 1
+    assert slow < 2_000
+    assert b.complaints == []
+
+
+async def test_what_is_late_or_in_shadow_is_seen_at_a_glance() -> None:
+    served = Served()
+    served.play(1, "llama", "mixtral")
+    assert served.status is not None
+    seen = served.status.observation
+    demand = seen.demand.copy()
+    demand[0], demand[1] = 1e6, np.nan  # more than can be carried; and unknown, which is not late
+    shadow = replace(served.status.workloads[1], policy=Policy(mode="shadow"))
+    served.status = replace(
+        served.status,
+        observation=replace(seen, demand=demand),
+        workloads=(served.status.workloads[0], shadow),
+    )
+    async with serving(served), browser() as b:
+        await b.page.goto(served.url)
+        await b.page.get_by_role("link", name="llama").wait_for()
+        tiles = await b.page.locator("#tiles").inner_text()
+
+    assert "Short of capacity now\n1 requests wait" in tiles
+    assert "Workloads\n2 1 in shadow mode" in tiles

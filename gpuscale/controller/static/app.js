@@ -100,9 +100,10 @@ async function showFleet(status) {
   const attention = (status.states.error ?? 0) + (status.states.held ?? 0);
   const total = status.replicas;
   document.getElementById("tiles").replaceChildren(...tiles([
-    ["Workloads", count(status.workloads)],
+    ["Workloads", count(status.workloads), status.modes.shadow ? `${count(status.modes.shadow)} in shadow mode` : ""],
     ["Need attention", count(attention), attention ? "held or without answer" : "all answered"],
-    ["Replicas ready", count(total.ready), total.starting ? `+${count(total.starting)} starting` : ""],
+    ["Short of capacity now", count(status.late), status.late ? "requests wait" : "none"],
+    ["Replicas ready", count(total.ready), [["starting", total.starting], ["pending", total.pending]].filter(([, n]) => n).map(([name, n]) => `+${count(n)} ${name}`).join(" ")],
     ["Asked for by gpuscale", count(total.desired)],
   ]));
   const query = new URLSearchParams({ limit: PAGE_ROWS, offset: fleet.offset, q: fleet.q, state: fleet.state });

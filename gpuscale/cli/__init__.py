@@ -14,6 +14,7 @@ from gpuscale.cli.audit import audit
 from gpuscale.cli.backtest import backtest
 from gpuscale.cli.config import config
 from gpuscale.cli.daemons import controller, demo, exporter
+from gpuscale.cli.doctor import doctor
 from gpuscale.cli.explain import explain, replay
 from gpuscale.cli.forecast import forecast
 from gpuscale.cli.lint import lint
@@ -32,6 +33,7 @@ COMMANDS: tuple[click.Command, ...] = (
     replay,
     config,
     scaledobject,
+    doctor,
     lint,
     audit,
     demo,

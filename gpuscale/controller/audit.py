@@ -6,7 +6,7 @@ Deployment of a hundred is mended in one place. Nothing is ever stopped or chang
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +14,8 @@ from typing import Any
 from gpuscale import log, runtime
 from gpuscale.clock import Clock
 from gpuscale.controller import gateway as api
-from gpuscale.controller.gateway import KubeGateway, Resource
+from gpuscale.controller import listing
+from gpuscale.controller.gateway import KubeGateway
 from gpuscale.controller.podstart import listed, mapping
 from gpuscale.errors import ApiError
 from gpuscale.lint import bypass, order_of
@@ -24,9 +25,6 @@ from gpuscale.lint.source import Manifest
 from gpuscale.lint.subject import Subject
 from gpuscale.settings import ControllerSettings, PodAuditSettings
 
-PAGE = 500
-PAGES_MAX = 2_000
-"""A million pods: a list that goes on beyond it will not end."""
 TURN = 25
 """Pods judged in a row, a few milliseconds, before others get a turn on the event loop."""
 FINDINGS_MAX = 1_000
@@ -182,7 +180,7 @@ async def look_at(
     groups: dict[Key, PodFinding] = {}
     pods = 0
     for namespace in namespaces or (None,):
-        async for raw in _all(gateway, api.PODS, namespace):
+        async for raw in listing.objects(gateway, api.PODS, namespace):
             pods += 1
             if pods % TURN == 0:
                 await asyncio.sleep(0)
@@ -255,7 +253,7 @@ async def _gpu_nodes(gateway: KubeGateway) -> frozenset[str] | None:
     """Names of the nodes that have GPUs; None where nodes may not be read."""
     found = set()
     try:
-        async for raw in _all(gateway, api.NODES, None):
+        async for raw in listing.objects(gateway, api.NODES):
             metadata = mapping(raw.get("metadata"))
             labels = mapping(metadata.get("labels"))
             capacity = mapping(mapping(raw.get("status")).get("capacity"))
@@ -266,21 +264,3 @@ async def _gpu_nodes(gateway: KubeGateway) -> frozenset[str] | None:
             raise
         return None
     return frozenset(found)
-
-
-async def _all(
-    gateway: KubeGateway, resource: Resource, namespace: str | None
-) -> AsyncIterator[Mapping[str, Any]]:
-    """Every object of a list, page by page, from the API server's own cache. Raises ApiError."""
-    query = {"limit": str(PAGE), "resourceVersion": "0"}
-    for _ in range(PAGES_MAX):
-        metadata, items = await gateway.page(resource.path(namespace), query)
-        for item in items:
-            yield item
-        token = metadata.get("continue")
-        if not isinstance(token, str) or not token:
-            return
-        query = {"limit": str(PAGE), "continue": token}
-    raise ApiError(
-        f"{resource.path(namespace)} has more than {PAGES_MAX} pages: check the API server"
-    )

@@ -54,6 +54,7 @@ def test_help_imports_nothing_heavy() -> None:
         "config",
         "lint",
         "audit",
+        "doctor",
     ],
 )
 def test_every_command_is_listed_and_explains_itself(command: str) -> None:

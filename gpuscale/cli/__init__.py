@@ -13,6 +13,7 @@ from gpuscale import __version__
 from gpuscale.cli.audit import audit
 from gpuscale.cli.backtest import backtest
 from gpuscale.cli.config import config
+from gpuscale.cli.cost import cost
 from gpuscale.cli.daemons import controller, demo, exporter
 from gpuscale.cli.doctor import doctor
 from gpuscale.cli.explain import explain, replay
@@ -36,6 +37,7 @@ COMMANDS: tuple[click.Command, ...] = (
     doctor,
     lint,
     audit,
+    cost,
     demo,
 )
 """In the order in which `--help` lists them; a new command is added here."""

@@ -55,6 +55,7 @@ def test_help_imports_nothing_heavy() -> None:
         "lint",
         "audit",
         "doctor",
+        "cost",
     ],
 )
 def test_every_command_is_listed_and_explains_itself(command: str) -> None:

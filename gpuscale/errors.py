@@ -29,9 +29,14 @@ FOREIGN_TEXT_MAX = 256
 """Characters of a foreign message that are kept: enough to recognise it, too few to leak a page."""
 
 
+def printable(text: str) -> str:
+    """The text with what would command a terminal (escape sequences, control characters) replaced."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
 def foreign(text: object) -> str:
     """The text of a foreign error on one line, cut at FOREIGN_TEXT_MAX characters."""
-    line = " ".join(str(text).split())
+    line = printable(" ".join(str(text).split()))
     return line if len(line) <= FOREIGN_TEXT_MAX else line[: FOREIGN_TEXT_MAX - 1] + "…"
 
 

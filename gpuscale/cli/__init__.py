@@ -20,6 +20,7 @@ from gpuscale.cli.explain import explain, replay
 from gpuscale.cli.forecast import forecast
 from gpuscale.cli.lint import lint
 from gpuscale.cli.scaledobject import scaledobject
+from gpuscale.cli.top import top
 from gpuscale.errors import GpuscaleError
 
 CONTROLLER_LIBRARIES = ("numpy", "kubernetes_asyncio", "plotly")
@@ -34,6 +35,7 @@ COMMANDS: tuple[click.Command, ...] = (
     replay,
     config,
     scaledobject,
+    top,
     doctor,
     lint,
     audit,

@@ -4,9 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuscale.errors import InputError
+from gpuscale.errors import InputError, printable
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from gpuscale.cost.bill import Bill, Row
     from gpuscale.settings import PrometheusSettings
 
@@ -147,6 +149,7 @@ def _table(found: "Bill", by: str, since: str, currency: str, *, priced: bool) -
     import sys
 
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title=f"The last {since}, by {by}", title_justify="left")
@@ -154,7 +157,7 @@ def _table(found: "Bill", by: str, since: str, currency: str, *, priced: bool) -
     for name in ("GPU-hours", "active", "idle", "unmeasured", "energy, kWh"):
         table.add_column(name, justify="right")
     if priced:
-        unit = f", {currency}" if currency else ""
+        unit = f", {escape(currency)}" if currency else ""
         table.add_column(f"cost{unit}", justify="right")
         table.add_column(f"of it idle{unit}", justify="right")
     for row in found.rows:
@@ -166,16 +169,20 @@ def _table(found: "Bill", by: str, since: str, currency: str, *, priced: bool) -
     console = Console(width=width, highlight=False)
     console.print(table)
     for note in found.notes:
-        console.print(f"{note}.")
+        console.print(f"{note}.", markup=False)
 
 
-def _cells(row: "Row", *, priced: bool) -> list[str]:
-    """A row's cells; what is unknown is a dash, never 0."""
+def _cells(row: "Row", *, priced: bool) -> "list[str | Text]":
+    """A row's cells; what is unknown is a dash, never 0. Names are text, and no markup."""
+    from rich.text import Text
 
     def number(value: float | None, digits: int) -> str:
         return "–" if value is None else f"{value:,.{digits}f}"
 
-    cells = [row.name, *(number(v, 1) for v in (row.allocated_h, row.active_h, row.idle_h))]
+    cells: list[str | Text] = [
+        Text(printable(row.name)),
+        *(number(v, 1) for v in (row.allocated_h, row.active_h, row.idle_h)),
+    ]
     cells += [number(row.unmeasured_h, 1), number(row.energy_kwh, 1)]
     if priced:
         cells += [number(row.cost, 2), number(row.idle_cost, 2)]

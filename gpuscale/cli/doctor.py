@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuscale.cli import clusters
-from gpuscale.errors import ConfigError
+from gpuscale.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,7 +115,7 @@ def _table(results: "Sequence[Result]", *, everything: bool) -> None:
             continue
         line = Text(f"{result.status:<8}", style=_STYLES[result.status])
         line.append(f"{result.check:<20} ", style="bold")
-        line.append(f"{result.sentence}.", style="default")
+        line.append(f"{printable(result.sentence)}.", style="default")
         console.print(line)
         if result.cure:
             console.print(Text(f"        {result.cure}", style="dim"))

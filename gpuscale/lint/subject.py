@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from gpuscale.errors import printable
 from gpuscale.lint.finding import Finding, Path, Severity
 from gpuscale.lint.podspec import PodSpec, mapping, pods, text
 from gpuscale.lint.rules import RULES
@@ -20,7 +21,7 @@ def quoted(value: object) -> str:
     """A foreign value on one line, short."""
     if isinstance(value, list | Mapping):
         return "a list" if isinstance(value, list) else "a mapping"
-    line = " ".join(str(value)[: QUOTED_MAX * 4].split())
+    line = printable(" ".join(str(value)[: QUOTED_MAX * 4].split()))
     return line if len(line) <= QUOTED_MAX else f"{line[:QUOTED_MAX]}…"
 
 
@@ -31,11 +32,11 @@ class Subject:
         self.manifest = manifest
         self.raw: Mapping[str, Any] = manifest.raw
         metadata = mapping(self.raw.get("metadata"))
-        self.kind = text(self.raw.get("kind"))[:NAME_MAX]
+        self.kind = printable(text(self.raw.get("kind"))[:NAME_MAX])
         self.group = text(self.raw.get("apiVersion")).rpartition("/")[0][:NAME_MAX]
         name = text(metadata.get("name")) or f"{text(metadata.get('generateName'))}…"
         self.name = quoted(name)[:NAME_MAX]
-        self.namespace = text(metadata.get("namespace"))[:NAME_MAX]
+        self.namespace = printable(text(metadata.get("namespace"))[:NAME_MAX])
         self.spec: Mapping[str, Any] = mapping(self.raw.get("spec"))
 
     @cached_property

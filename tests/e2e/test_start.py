@@ -56,6 +56,7 @@ def test_help_imports_nothing_heavy() -> None:
         "audit",
         "doctor",
         "cost",
+        "top",
     ],
 )
 def test_every_command_is_listed_and_explains_itself(command: str) -> None:

@@ -28,12 +28,20 @@ WORDS = st.sampled_from(
         }
     )
 )  # fmt: skip
-LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | WORDS | st.text(max_size=8)
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | WORDS
+    | st.text(max_size=8)
+    | st.just("\x1b[2J")
+)
 VALUES: Any = st.recursive(
     LEAVES,
     lambda inner: (
         st.lists(inner, max_size=4)
-        | st.dictionaries(WORDS | st.text(max_size=4), inner, max_size=6)
+        | st.dictionaries(WORDS | st.text(max_size=4) | st.just("\x1b[2J"), inner, max_size=6)
     ),
     max_leaves=40,
 )
@@ -51,7 +59,10 @@ def judged(manifests: list[source.Manifest]) -> None:
     found += audit(manifests, bypass.Allowed())
     for finding in found:
         assert len(finding.sentence) < 2_000
-        assert "\n" not in finding.sentence
+        assert finding.sentence.isprintable()
+        assert finding.object.isprintable()
+        assert finding.where.isprintable()
+        assert finding.container.isprintable()
         assert len(finding.object) < 1_000
     sarif.document(found, version="1")
 

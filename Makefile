@@ -8,7 +8,7 @@ ARGS ?=
 TRACES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools apt fmt lint types imports test e2e demo bench bench-scaling bench-tick bench-exporter docs proto dashboards chart check clean
+.PHONY: help setup tools apt fmt lint types imports test e2e controlplane demo bench bench-scaling bench-tick bench-exporter docs proto dashboards chart check clean
 
 help:  ## list the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -56,8 +56,11 @@ imports: $(VENV)/.development  ## import-linter: the floors of the architecture
 test: apt setup  ## all tests; APT=1 installs Prometheus and Chromium first (else their tests skip)
 	@$(BIN)/python -m pytest $(ARGS)
 
-e2e: setup  ## only the tests with real processes
+e2e: setup controlplane  ## only the tests with real processes, the real control plane among them
 	@$(BIN)/python -m pytest tests/e2e $(ARGS)
+
+controlplane: $(VENV)/.development  ## etcd, Kubernetes and KEDA from the Go module proxy, once; needs Go
+	@$(BIN)/python -m tests.e2e.controlplane.build >&2 || echo 'no control plane: its tests will skip' >&2
 
 demo: $(VENV)/.program  ## the whole loop without GPU or cluster; ARGS="--headless --duration 60 --format json"
 	@$(BIN)/gpuscale demo $(ARGS)

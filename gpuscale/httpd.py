@@ -332,7 +332,7 @@ async def _bind(listen: str) -> socket.socket:
         )
         raise ListenError(
             f"cannot listen on {host}:{port} ({why}): "
-            "stop what holds the port, or set another address with `listen`"
+            "stop what holds the port, or choose another address (--listen, or `listen` in the settings)"
         ) from error
     listening.setblocking(False)
     return listening

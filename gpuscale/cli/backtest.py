@@ -63,7 +63,11 @@ if TYPE_CHECKING:
 )
 @click.option("--from", "from_s", type=float, metavar="S", help="Begin of the judged window.")
 @click.option("--to", "to_s", type=float, metavar="S", help="End of the judged window.")
-@click.option("--timeline", metavar="FILE", help="Write every tick to a CSV file (one trace).")
+@click.option(
+    "--timeline",
+    metavar="FILE",
+    help="Write every tick to a CSV file (one trace); - is standard output, and the table then goes to standard error.",
+)
 @click.option(
     "--price", type=float, metavar="P", help="Money per GPU-hour: what each policy costs."
 )
@@ -120,6 +124,8 @@ def backtest(
     names = tuple(name for text in (*policies, *named) for name in text.split(",") if name)
     if timeline is not None and len(traces) > 1:
         raise InputError("--timeline is for one trace; run the traces one by one")
+    if timeline == "-" and output == "-":
+        raise InputError("--timeline - and -o - would mix on standard output; name a file for one")
     if form == "html" and output is None:
         raise InputError("--format html makes a file to open in a browser; name it with -o FILE")
     bill = report.Price(gpus_per_replica=gpus, per_gpu_hour=price)
@@ -232,7 +238,8 @@ def _run(
         outcomes = backtests.backtest(recorded, options, decide, progress)
     for sentence in outcomes.refused:
         click.echo(f"gpuscale: {sentence}", err=True)
-    with report.opened(output, sys.stdout) as file:
+    aside = sys.stderr if timeline == "-" and output is None else sys.stdout
+    with report.opened(output, aside) as file:
         if form == "html":
             htmlreport.write(outcomes.details, price, source, file)
         elif form == "json":

@@ -1,6 +1,19 @@
 """`gpuscale exporter`, `gpuscale controller`, `gpuscale demo`: what runs until it is stopped."""
 
+import os
+import signal
+
 import click
+
+
+def _leave_when_asked() -> None:
+    """Exit with 0 on SIGTERM and SIGINT from now on, until the daemon heeds them itself.
+
+    Loading the libraries takes half a second, in which nothing is open yet that has to be closed;
+    the first process of a container would not even hear a signal that nobody handles.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os._exit(0))
 
 
 @click.command()
@@ -25,8 +38,7 @@ def exporter(
 
     Options win over the settings file.
     """
-    import os
-
+    _leave_when_asked()
     from gpuscale.config import load
     from gpuscale.exporter import daemon
     from gpuscale.runtime import exit_now
@@ -63,6 +75,7 @@ def controller(
 
     Options win over the settings file.
     """
+    _leave_when_asked()
     from gpuscale.config import load
     from gpuscale.controller import daemon
     from gpuscale.runtime import exit_now
@@ -118,6 +131,7 @@ def demo(
 
     Its GPUs are simulated too: no GPU, cluster or network is needed. The outcome is printed at the end.
     """
+    _leave_when_asked()
     from gpuscale.demo import run, show
     from gpuscale.runtime import exit_now
 

@@ -31,8 +31,9 @@ TARGET_DEFAULT: Mapping[str, float] = {
 }
 """Each peer, and the share of a replica's capacity that it plans with by default."""
 
-TARGET_MAX = 10.0
-"""A target beyond this is a percentage by mistake."""
+TARGET_MAX = 1.5
+"""A target beyond this is a percentage or a number of requests by mistake: a replica that is planned
+to carry half as much again as it can is late all day."""
 
 WINDOW_S = 60.0
 """What the rate, the utilization and the stable concurrency are averaged over."""
@@ -92,7 +93,7 @@ def target_of(policy: str) -> tuple[str, float | None]:
         )
     if not 0 < target <= TARGET_MAX:
         raise InputError(
-            f"the target of {foreign(policy)!r} must be a share of a replica's capacity above 0, e.g. {family}@0.8"
+            f"the target of {foreign(policy)!r} must be a share of a replica's capacity, above 0 and at most {TARGET_MAX:g}, e.g. {family}@0.8"
         )
     return family, target
 

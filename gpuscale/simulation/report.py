@@ -255,8 +255,8 @@ def write_timeline(timelines: Iterable[Timeline], file: IO[str]) -> None:
 
 @contextmanager
 def opened(path: str | None, otherwise: IO[str]) -> Iterator[IO[str]]:
-    """The file to write to, or `otherwise` where no path is given. Raises InputError."""
-    if path is None:
+    """The file to write to, or `otherwise` where no path or `-` is given. Raises InputError."""
+    if path is None or path == "-":
         yield otherwise
         return
     try:

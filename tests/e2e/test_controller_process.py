@@ -187,7 +187,7 @@ def test_a_busy_port_is_one_sentence_and_exit_code_69(tmp_path: Path) -> None:
 
     assert done.returncode == 69
     assert str(port) in done.stderr
-    assert "`listen`" in done.stderr
+    assert "--listen, or `listen` in the settings" in done.stderr
     assert "Traceback" not in done.stderr
 
 

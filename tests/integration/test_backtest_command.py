@@ -14,13 +14,14 @@ from tests.fakes.traces import write_daily
 TIMEOUT_S = 60
 
 
-def backtest(*arguments: object) -> subprocess.CompletedProcess[str]:
+def backtest(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "gpuscale", "backtest", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
         env={**os.environ, "COLUMNS": "120"},
+        cwd=cwd,
         check=False,
     )
 
@@ -94,6 +95,28 @@ def test_a_timeline_has_a_row_per_tick_in_order_for_each_cold_start_and_policy(
     assert missing == list(range((1700 - 1680) * 4, (1712 - 1680) * 4))
 
 
+@pytest.mark.parametrize("output", [None, "file"])
+def test_a_dash_is_standard_output_and_never_a_file(
+    daily: Path, tmp_path: Path, output: str | None
+) -> None:
+    where = () if output is None else ("-o", tmp_path / output)
+    done = backtest(
+        daily, "--cold-start", 60, "--policy", "oracle", "--timeline", "-", *where,
+        *("--from", 100_800, "--to", 104_400), cwd=tmp_path,
+    )  # fmt: skip
+    rows = list(csv.DictReader(done.stdout.splitlines()))
+    assert len(rows) == 3600 // 15
+    table = done.stderr if output is None else (tmp_path / output).read_text()
+    assert "generated_daily: cold start 60 s" in table
+    assert not (tmp_path / "-").exists()
+
+    plain = backtest(
+        daily, "--cold-start", 60, "--policy", "oracle", "--format", "json", "-o", "-", cwd=tmp_path
+    )
+    assert json.loads(plain.stdout)["trace"] == "generated_daily"
+    assert not (tmp_path / "-").exists()
+
+
 def test_several_traces_give_a_list_and_a_short_window_a_note(daily: Path, tmp_path: Path) -> None:
     short = tmp_path / "short.csv"
     lines = ["timestamp,value", *(f"{i * 10},{5 + i % 3}" for i in range(300))]
@@ -122,6 +145,8 @@ def test_what_a_person_gets_wrong_is_one_sentence_and_exit_code_2(
         ((daily, "--from", "1e9"), "--from 1000000000 is outside the trace"),
         ((daily, "--min", "9", "--max", "3"), "--min 9 and --max 3 do not fit"),
         ((daily, daily, "--timeline", tmp_path / "t.csv"), "--timeline is for one trace"),
+        ((daily, "--timeline", "-", "-o", "-"), "would mix on standard output"),
+        ((daily, "--policy", "keda-rate@7"), "the target of 'keda-rate@7' must be a share"),
         (("--policy", "knative", "oracle"), "no trace was given"),
         (
             (daily, "--to", 93_600, "--policy", "oracle", "-o", tmp_path / "no" / "file"),

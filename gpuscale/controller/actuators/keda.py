@@ -165,7 +165,7 @@ class ExternalScaler:
         except RuntimeError as error:
             raise ListenError(
                 f"cannot listen on {shown} for KEDA's calls ({foreign(error)}): stop what holds the "
-                "port, or set another address with `listen_grpc`"
+                "port, or choose another address (--listen-grpc, or `listen_grpc` in the settings)"
             ) from error
         await server.start()
         self._server = server

@@ -140,6 +140,7 @@ class TestTheClairvoyant:
         ("keda-rate@0.85", ("keda-rate", 0.85)),
         ("oracle", ("oracle", 1.0)),
         ("static-peak@0.5", ("static-peak", 0.5)),
+        ("hpa-util@1.5", ("hpa-util", 1.5)),
     ],
 )
 def test_a_policy_is_a_name_and_perhaps_a_target(
@@ -153,9 +154,13 @@ def test_a_policy_is_a_name_and_perhaps_a_target(
     [
         ("keda", "there is no policy 'keda'; choose from gpuscale, keda-rate"),
         ("gpuscale@1.5", "must lie between 0 and 1"),
-        ("knative@", "must be a share of a replica's capacity above 0, e.g. knative@0.8"),
-        ("knative@70", "must be a share of a replica's capacity above 0"),
-        ("knative@nan", "must be a share of a replica's capacity above 0"),
+        ("knative@", "above 0 and at most 1.5, e.g. knative@0.8"),
+        ("knative@70", "must be a share of a replica's capacity, above 0 and at most 1.5"),
+        ("keda-rate@7", "must be a share of a replica's capacity, above 0 and at most 1.5"),
+        ("hpa-util@1.51", "above 0 and at most 1.5"),
+        ("static-peak@0", "above 0 and at most 1.5"),
+        ("oracle@-0.7", "above 0 and at most 1.5"),
+        ("knative@nan", "above 0 and at most 1.5"),
         ("", "there is no policy ''"),
     ],
 )

@@ -40,12 +40,6 @@ def audit(
     NVIDIA_VISIBLE_DEVICES, privileges, device mounts, runtime classes, CDI annotations, MPS by hand:
     in the pods of a cluster, or in manifests (-f). Exit code 1 where a finding is at least of
     --severity, 2 where a file cannot be read.
-
-    \b
-    Examples:
-      gpuscale audit
-      gpuscale audit -n inference --format json
-      gpuscale audit -f deploy/
     """
     import asyncio
 

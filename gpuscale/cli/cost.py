@@ -43,12 +43,6 @@ def cost(
 
     From the exporters' accounts in a Prometheus: rows, what nobody held and what nobody knows add up
     to the time of all GPUs. Without --price there are hours and energy, and no money.
-
-    \b
-    Examples:
-      gpuscale cost --prometheus http://localhost:9090
-      gpuscale cost --prometheus http://localhost:9090 --by label:cost-center --price prices.yaml
-      gpuscale cost --config controller.yaml --since 30d --by workload --price opencost --format json
     """
     import asyncio
     import json

@@ -39,12 +39,6 @@ def doctor(
     Looks at this machine, at the cluster that kubectl would use, at gpuscale's exporters through it,
     and at a Prometheus; what it could not look at, it says. Nothing is changed. Exit code 1 where
     there is an error, 2 where the arguments cannot be used.
-
-    \b
-    Examples:
-      gpuscale doctor
-      gpuscale doctor --prometheus http://localhost:9090 --all
-      gpuscale doctor --context staging --format json
     """
     import asyncio
     import json

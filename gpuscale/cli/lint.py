@@ -14,13 +14,6 @@ def lint(*, files: tuple[str, ...], severity: str, form: str) -> None:
 
     Pods that can never be scheduled, quotas that count nothing, autoscalers that cannot scale.
     Exit code 1 where a finding is at least of --severity, 2 where a file cannot be read.
-
-    \b
-    Examples:
-      gpuscale lint deploy/
-      helm template CHART | gpuscale lint -
-      kubectl get scaledobjects,deployments -A -o yaml | gpuscale lint -
-      gpuscale lint --format sarif --severity error deploy/ > gpuscale.sarif
     """
     from gpuscale import lint as rules
     from gpuscale.controller import trigger

@@ -68,12 +68,6 @@ def top(
 
     From a controller's API, those that need a person first; or GPUs straight from exporters. In a
     terminal it goes on until Ctrl-C; a last answer stays on the screen with its age.
-
-    \b
-    Examples:
-      gpuscale top --gpus
-      gpuscale top --state error --once
-      gpuscale top --exporter http://gpu-node-1:9400
     """
     import asyncio
     import json

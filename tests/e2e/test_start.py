@@ -60,6 +60,9 @@ def test_help_imports_nothing_heavy() -> None:
         "doctor",
         "cost",
         "top",
+        "completion",
+        "forecast",
+        "replay",
     ],
 )
 def test_every_command_is_listed_and_explains_itself(command: str) -> None:

@@ -38,7 +38,9 @@ def digest(folder: Path) -> str:
 
 def version_of(folder: Path, module: str) -> str:
     """The version that the folder's go.mod requires of a module."""
-    found = re.search(rf"^\t?{re.escape(module)} (v\S+)", (folder / "go.mod").read_text(), re.MULTILINE)
+    found = re.search(
+        rf"^\t?{re.escape(module)} (v\S+)", (folder / "go.mod").read_text(), re.MULTILINE
+    )
     if found is None:
         raise ValueError(f"{folder / 'go.mod'} does not require {module}: add it")
     return found[1]

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, cast
 
 from gpuscale import log
@@ -76,15 +75,24 @@ class Calls:
     @contextmanager
     def named(self, what: str) -> Iterator[None]:
         """Run one call under this name (the thread's side)."""
-        since = self._clock.monotonic()
-        self._under_way = (what, since)
+        since = self.enter(what)
         try:
             yield
         finally:
-            self._under_way = None
-            took_s = self._clock.monotonic() - since
-            if took_s > self._deadline_s:
-                _log.warning("late call returned", call=what, took_s=round(took_s, 3), **self._who)
+            self.leave(what, since)
+
+    def enter(self, what: str) -> float:
+        """A call under this name begins; hand what this gives to `leave` when it has returned."""
+        since = self._clock.monotonic()
+        self._under_way = (what, since)
+        return since
+
+    def leave(self, what: str, since: float) -> None:
+        """The call that began at `since` has returned."""
+        self._under_way = None
+        took_s = self._clock.monotonic() - since
+        if took_s > self._deadline_s:
+            _log.warning("late call returned", call=what, took_s=round(took_s, 3), **self._who)
 
     def overdue(self) -> str | None:
         """Why the thread does not go on, in words that do not change while it hangs; None while it does."""
@@ -106,11 +114,20 @@ class _NamedDevice:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._device, name)
-        return partial(self._call, name, attribute) if callable(attribute) else attribute
+        if not callable(attribute):
+            return attribute  # a value of this moment, asked for each time
+        calls = self._calls
 
-    def _call(self, name: str, method: Any, *args: Any) -> Any:
-        with self._calls.named(name):
-            return method(*args)
+        def named(*args: Any) -> Any:
+            since = calls.enter(name)
+            try:
+                return attribute(*args)
+            finally:
+                calls.leave(name, since)
+
+        # The next time it is found without coming here.
+        self.__dict__[name] = named
+        return named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

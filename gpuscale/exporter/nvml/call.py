@@ -50,6 +50,18 @@ def call(function: str, *arguments: Any, subject: str = "NVML") -> Any:
         raise DriverError(f"{subject}: {function} gave text that is not UTF-8") from error
 
 
+def raw(function: str, *arguments: Any, subject: str) -> None:
+    """Call the library's own `function` with ctypes arguments, past pynvml's wrapper; errors are the same."""
+    nvml = pynvml()
+    try:
+        pointer = nvml._nvmlGetFunctionPointer(function)  # noqa: SLF001 - the wrapper is what costs too much
+    except nvml.NVMLError as error:
+        raise nvmlreturn.as_error(f"{subject}: {function}", int(error.value)) from error
+    code = int(pointer(*arguments))
+    if code != nvmlreturn.SUCCESS:
+        raise nvmlreturn.as_error(f"{subject}: {function}", code)
+
+
 def optional(function: str, *arguments: Any, subject: str = "NVML") -> Any | None:
     """What `function` gives, None where this driver or device does not give it."""
     try:

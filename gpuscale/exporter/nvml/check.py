@@ -3,9 +3,7 @@
 Blank values of NVML and DCGM (0xffffffff, 0x7ffffff0…, 1.4e14 and the like) lie far above each.
 """
 
-import ctypes
 import math
-from collections.abc import Iterable
 from typing import Any
 
 from gpuscale.errors import NotSupported
@@ -24,6 +22,7 @@ CLOCK_MEGAHERTZ_MAX = 100_000.0
 """Memory clocks are given for double data rate and reach 14 GHz."""
 FAN_PERCENT_MAX = 1_000.0
 """A fan may exceed what its full speed is declared as; NVML says so."""
+PERCENT_MAX = 100.0
 SECONDS_MAX = 1e9
 """Thirty years of throttling."""
 COUNT_MAX = (1 << 53) - 1
@@ -52,7 +51,7 @@ def in_range(what: str, value: float, low: float, high: float) -> float:
     return value
 
 
-def share(percent: float | None, most: float = 100.0) -> float | None:
+def share(percent: float | None, most: float = PERCENT_MAX) -> float | None:
     """A share (0–1) of a percentage; None where it is no percentage."""
     if percent is None or not math.isfinite(percent) or not 0 <= percent <= most:
         return None
@@ -62,18 +61,3 @@ def share(percent: float | None, most: float = 100.0) -> float | None:
 def typed(value: Any, value_type: int) -> float | None:
     """The member of the vendor's union that `value_type` (nvmlValueType_t) names."""
     return float(getattr(value, _UNION[value_type])) if 0 <= value_type < len(_UNION) else None
-
-
-def numbers(samples: Iterable[Any], value_type: int) -> list[tuple[int, float]]:
-    """(time stamp in µs, number) of nvmlSample_t, a hundred a second and GPU.
-
-    pynvml's own attribute access decodes every value that might be text; here none is.
-    """
-    if not 0 <= value_type < len(_UNION):
-        return []
-    member = _UNION[value_type]
-    get = ctypes.Structure.__getattribute__
-    return [
-        (get(sample, "timeStamp"), float(getattr(get(sample, "sampleValue"), member)))
-        for sample in samples
-    ]

@@ -39,14 +39,15 @@ from gpuscale.exporter.nvml.check import (
     ENERGY_JOULES_MAX,
     FAN_PERCENT_MAX,
     MEMORY_BYTES_MAX,
+    PERCENT_MAX,
     POWER_WATTS_MAX,
     TEMPERATURE_CELSIUS_MAX,
     in_range,
-    numbers,
     share,
 )
 from gpuscale.exporter.nvml.gpm import Gpm
 from gpuscale.exporter.nvml.mig import MigView
+from gpuscale.exporter.nvml.samples import SampleReader
 from gpuscale.exporter.samplebuffer import SampleBuffer
 
 FANS_MAX = 16
@@ -59,6 +60,8 @@ _UNIFIED = re.compile(r"\b(GB10|Orin|Xavier|Thor|Tegra|Jetson)\b|nvgpu", re.IGNO
 _MEMINFO = Path("/proc/meminfo")
 
 _Kind = Literal["gpu", "memory"]
+_SAMPLES: Mapping[_Kind, int] = {"gpu": 1, "memory": 2}
+"""nvmlSamplingType_t: utilization of the GPU, and of its memory's interface."""
 
 
 class NvmlDevice:
@@ -67,7 +70,10 @@ class NvmlDevice:
     def __init__(self, raw: Any, identity: Identity, clock: Clock) -> None:
         self._handle = Handle(raw, identity)
         self._memory_v2 = True
-        self._buffers: dict[_Kind, SampleBuffer] = {"gpu": SampleBuffer(), "memory": SampleBuffer()}
+        self._buffers: Mapping[_Kind, tuple[SampleReader, SampleBuffer]] = {
+            kind: (SampleReader(self._handle, code), SampleBuffer())
+            for kind, code in _SAMPLES.items()
+        }
         self._gpm = Gpm(self._handle, clock)
         self._mig = MigView(self._handle)
 
@@ -84,6 +90,8 @@ class NvmlDevice:
     def rebind(self, raw: Any, identity: Identity) -> None:
         """The same GPU after a new enumeration: its place in the sample buffer is kept."""
         self._handle.rebind(raw, identity)
+        for reader, _ in self._buffers.values():
+            reader.forget()
 
     def release(self) -> None:
         """Give back what the driver lent for this session."""
@@ -327,22 +335,13 @@ class NvmlDevice:
 
     def _buffered(self, kind: _Kind) -> tuple[float, float] | None:
         """(mean share, seconds it is the mean of) since the last call; None without new samples."""
-        nvml = pynvml()
-        code = {
-            "gpu": nvml.NVML_GPU_UTILIZATION_SAMPLES,
-            "memory": nvml.NVML_MEMORY_UTILIZATION_SAMPLES,
-        }[kind]
-        buffer = self._buffers[kind]
+        reader, buffer = self._buffers[kind]
         try:
-            value_type, raw = self._handle.ask("nvmlDeviceGetSamples", code, buffer.seen_us)
+            points = reader.read(buffer.seen_us)
         except (DeviceLost, DriverRestartRequired, DriverMissing):
             raise
         except DriverError:
-            raw, value_type = (), 0
+            points = []
         return buffer.take(
-            [
-                (at_us, ratio)
-                for at_us, number in numbers(raw, value_type)
-                if (ratio := share(number)) is not None
-            ]
+            [(at_us, number / 100) for at_us, number in points if 0 <= number <= PERCENT_MAX]
         )

@@ -4,7 +4,9 @@ Neither DCGM nor a capability is needed. A sample is a buffer of the driver's: t
 MIG GPU instance are kept, and given back at the end.
 """
 
+import ctypes
 import math
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +38,10 @@ _MIB_PER_S = {
     60: "nvlink_received_bytes_per_s",
     61: "nvlink_sent_bytes_per_s",
 }
-_METRICS = (*_RATIOS, *_MIB_PER_S)
+_NAMES = _RATIOS | _MIB_PER_S
+_METRICS = tuple(_NAMES)
+_ANSWER = struct.Struct("=id")
+"""nvmlReturn and value of an nvmlGpmMetric_t, which lie next to each other."""
 
 
 @dataclass(slots=True)
@@ -57,6 +62,9 @@ class Gpm:
         self._clock = clock
         self._pairs: dict[int | None, _Pair] = {}
         self._supported: bool | None = None
+        self._query: Any = None
+        self._at = self._step = 0
+        """Where the answer to the first metric lies in the query, and how far the next is from it (bytes)."""
 
     def profile(self, gpu_instance_id: int | None) -> Profile | None:
         """What was seen since the last read; None at the first. Raises NotSupported before Hopper."""
@@ -114,22 +122,30 @@ class Gpm:
             self._handle.ask("nvmlGpmMigSampleGet", gpu_instance_id, sample)
 
     def _between(self, before: Any, after: Any) -> Profile:
-        nvml = pynvml()
-        query = nvml.c_nvmlGpmMetricsGet_t()
-        query.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        query = self._query or self._new_query()
         query.sample1, query.sample2 = before, after
-        query.numMetrics = len(_METRICS)
-        for place, metric in enumerate(_METRICS):
-            query.metrics[place].metricId = metric
         call("nvmlGpmMetricsGet", query, subject=self._handle.subject)
         values: dict[str, float] = {}
         for place, metric in enumerate(_METRICS):
-            answer = query.metrics[place]
-            if answer.nvmlReturn == nvmlreturn.SUCCESS:
-                value = _value(metric, float(answer.value))
+            code, number = _ANSWER.unpack_from(query, self._at + place * self._step)
+            if code == nvmlreturn.SUCCESS:
+                value = _value(metric, number)
                 if value is not None:
-                    values[_RATIOS.get(metric) or _MIB_PER_S[metric]] = value
+                    values[_NAMES[metric]] = value
         return Profile(**values)
+
+    def _new_query(self) -> Any:
+        """Which metrics are asked for never changes, and filling in their numbers costs as much as the answer."""
+        nvml = pynvml()
+        query = self._query = nvml.c_nvmlGpmMetricsGet_t()
+        query.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        query.numMetrics = len(_METRICS)
+        for place, metric in enumerate(_METRICS):
+            query.metrics[place].metricId = metric
+        metric_t = nvml.c_nvmlGpmMetric_t
+        self._at = type(query).metrics.offset + metric_t.nvmlReturn.offset
+        self._step = ctypes.sizeof(metric_t)
+        return query
 
 
 def _value(metric: int, value: float) -> float | None:

@@ -196,9 +196,8 @@ def _hidden(device: DeviceSample, seen: Seen) -> Finding | None:
     """Memory that is used and no process accounts for. Not judged with MIG, where lists are partial."""
     if device.mig:
         return None
-    values = {s.family: s.value for s in device.samples if not s.labels and s.mig is None}
-    used = values.get("gpuscale_gpu_memory_used_bytes")
-    total = values.get("gpuscale_gpu_memory_total_bytes")
+    used = device.value("gpuscale_gpu_memory_used_bytes")
+    total = device.value("gpuscale_gpu_memory_total_bytes")
     if used is None or total is None or used <= max(MEMORY_SHARE * total, MEMORY_BYTES):
         return None
     index, uuid = device.identity.index, device.identity.uuid

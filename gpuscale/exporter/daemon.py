@@ -7,7 +7,8 @@ import asyncio
 import functools
 import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -39,10 +40,29 @@ STOP_WAIT_S = 0.5
 NVML_OFF = Observed(
     driver=DriverState(up=False, reason="NVML is switched off by the setting nvml"),
     devices=(),
-    collectors=(),
+    collectors=tuple,
 )
 
 _log = log.get("exporter")
+
+
+class _Snapshot:
+    """A cycle's node sample, put together when the first scrape or reader asks for it.
+
+    Cycles come once a second and scrapes a few times a minute: most are never asked for.
+    """
+
+    def __init__(self, observed: Observed, node: Callable[..., NodeSample]) -> None:
+        self._observed = observed
+        self._node = node
+
+    @functools.cached_property
+    def sample(self) -> NodeSample:
+        """Immutable; the same one for all who ask."""
+        return self._node(
+            devices=tuple(glance.sample() for glance in self._observed.devices),
+            collectors=self._observed.collectors(),
+        )
 
 
 class Exporter:
@@ -76,7 +96,7 @@ class Exporter:
             )
         )
         self._server: httpd.HttpServer | None = None
-        self._sample: NodeSample | None = None
+        self._snapshot: _Snapshot | None = None
         self._page = self._render(None)
         self._cycles = 0
 
@@ -89,7 +109,7 @@ class Exporter:
     @property
     def sample(self) -> NodeSample | None:
         """The newest snapshot; None before the first cycle."""
-        return self._sample
+        return None if self._snapshot is None else self._snapshot.sample
 
     async def start(self, daemon: runtime.Daemon) -> None:
         """Listen, then begin to read. Raises ListenError, ConfigError."""
@@ -130,23 +150,28 @@ class Exporter:
         )
         now = self._clock.wall()
         self._cycles += 1
-        sample = NodeSample(
-            sequence=self._cycles,
-            at=now,
-            node=self._node,
-            driver=observed.driver,
-            devices=observed.devices,
-            attribution=attribution,
-            usage=usage,
-            collectors=observed.collectors,
-            cycles=self._cycles,
+        snapshot = _Snapshot(
+            observed,
+            partial(
+                NodeSample,
+                sequence=self._cycles,
+                at=now,
+                node=self._node,
+                driver=observed.driver,
+                attribution=attribution,
+                usage=usage,
+                cycles=self._cycles,
+            ),
         )
-        self._page = self._render(sample)
-        self._sample = sample
+        self._page = self._render(snapshot)
+        self._snapshot = snapshot
 
-    def _render(self, sample: NodeSample | None) -> httpd.Exposition:
+    def _render(self, snapshot: "_Snapshot | None") -> httpd.Exposition:
+        def sample() -> NodeSample | None:
+            return None if snapshot is None else snapshot.sample
+
         def families() -> Iterator[Metric]:
-            yield from exposition.families(sample, self._clock.wall())
+            yield from exposition.families(sample(), self._clock.wall())
 
         if not self._settings.dcgm.enabled:
             return httpd.render(families())
@@ -154,7 +179,7 @@ class Exporter:
         @functools.cache
         def compatible() -> dcgm.Pages:
             settings = self._settings.dcgm
-            return dcgm.render(sample, settings.hostname_label, settings.extra_fields)
+            return dcgm.render(sample(), settings.hostname_label, settings.extra_fields)
 
         return httpd.render(
             families(),
@@ -175,17 +200,18 @@ class Exporter:
         A node without a working driver is ready: a Service sends Prometheus to ready pods only,
         and gpuscale_nvml_up 0 is what must be seen then.
         """
-        return None if self._sample is not None else "no collection cycle has finished yet"
+        return None if self._snapshot is not None else "no collection cycle has finished yet"
 
     async def _answer_sample(self, _: web.Request) -> web.Response:
         """The newest snapshot as JSON, with its sequence number and wall times."""
-        if self._sample is None:
+        sample = self.sample
+        if sample is None:
             return web.json_response({"error": self._not_ready()}, status=503)
-        return web.Response(body=msgspec.json.encode(self._sample), content_type="application/json")
+        return web.Response(body=msgspec.json.encode(sample), content_type="application/json")
 
     async def _answer_audit(self, _: web.Request) -> web.Response:
         """The lasting findings of the node audit as JSON, each with its evidence."""
-        usage = None if self._sample is None else self._sample.usage
+        usage = None if (sample := self.sample) is None else sample.usage
         if usage is None:
             return web.json_response({"error": self._not_ready()}, status=503)
         body = {"node": self._node, **msgspec.to_builtins(usage.audit)}

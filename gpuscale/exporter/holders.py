@@ -5,7 +5,7 @@ scrape, and whatever fails here leaves the GPUs' own values alone.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpuscale import log, runtime
 from gpuscale.clock import Clock
@@ -16,7 +16,7 @@ from gpuscale.exporter.audit import Allowed, Audit, Seen
 from gpuscale.exporter.kubelet import DeviceLister, Kubelet
 from gpuscale.exporter.pods import Pod
 from gpuscale.exporter.processes import Process, Processes
-from gpuscale.exporter.sample import DeviceSample
+from gpuscale.exporter.sample import DeviceSample, Glance
 from gpuscale.exporter.usage import (
     Allocation,
     AttributionState,
@@ -143,7 +143,7 @@ class Holders:
     # ----- one cycle
 
     async def look(
-        self, devices: tuple[DeviceSample, ...], *, driver_up: bool
+        self, devices: Sequence[Glance], *, driver_up: bool
     ) -> tuple[AttributionState | None, Usage]:
         """What can be said of these devices now."""
         attribution = None if self._kubelet is None else self._kubelet.state(devices)
@@ -165,17 +165,18 @@ class Holders:
 
     async def _look_at_processes(
         self,
-        devices: tuple[DeviceSample, ...],
+        glances: Sequence[Glance],
         attribution: AttributionState | None,
         pods: Mapping[str, Pod] | None,
     ) -> None:
         """Map, add up and judge, once per reading of the driver's process lists."""
         assert self._processes is not None
-        readings = [(d, d.processes) for d in devices if d.processes is not None]
+        readings = [(d, d.processes) for d in glances if d.processes is not None]
         read_at = {device.identity.uuid: device.processes_at for device, _ in readings}
         if read_at == self._read_at:
             return
         self._read_at = read_at
+        devices = tuple(glance.sample() for glance in glances)
         pids = {process.pid for _, reading in readings for process in reading.processes}
         pids |= {s.pid for _, reading in readings for s in reading.utilization or ()}
         self._found = await asyncio.to_thread(self._processes.look, pids)
@@ -195,7 +196,7 @@ class Holders:
 
     def _add_up(
         self,
-        devices: tuple[DeviceSample, ...],
+        devices: Sequence[DeviceSample],
         attribution: AttributionState | None,
         pods: Mapping[str, Pod] | None,
     ) -> tuple[PodUsage, ...]:
@@ -215,7 +216,7 @@ class Holders:
 
     def _count(
         self,
-        devices: tuple[DeviceSample, ...],
+        devices: Sequence[Glance],
         attribution: AttributionState | None,
         *,
         driver_up: bool,
@@ -246,24 +247,19 @@ class Holders:
 
 
 def _gpu(
-    device: DeviceSample,
+    device: Glance,
     *,
     known: bool,
     held: tuple[Allocation, ...],
     pod_busy: Mapping[tuple[str, str], float],
 ) -> Gpu:
-    whole = {s.family: s.value for s in device.samples if s.mig is None and not s.labels}
     return Gpu(
         uuid=device.identity.uuid,
         product=device.identity.product,
-        busy_s=whole.get(BUSY_SECONDS),
-        energy_j=whole.get(ENERGY),
+        busy_s=device.value(BUSY_SECONDS),
+        energy_j=device.value(ENERGY),
         known=known,
         held=held,
-        instance_busy={
-            s.mig.uuid: s.value
-            for s in device.samples
-            if s.mig is not None and s.family == INSTANCE_BUSY
-        },
+        instance_busy=device.instance_values(INSTANCE_BUSY),
         pod_busy=pod_busy,
     )

@@ -17,7 +17,7 @@ from gpuscale.exporter.attribution import Attributed
 from gpuscale.exporter.deviceid import Inventory
 from gpuscale.exporter.podresources import HeldDevice, KubeletTrouble, PodResources
 from gpuscale.exporter.processes import Processes
-from gpuscale.exporter.sample import DeviceSample
+from gpuscale.exporter.sample import Glance
 from gpuscale.exporter.usage import AttributionState, Trouble
 from gpuscale.settings import ExporterSettings
 
@@ -170,7 +170,7 @@ class Kubelet:
 
     # ----- what the snapshot shows
 
-    def state(self, devices: Sequence[DeviceSample]) -> AttributionState:
+    def state(self, devices: Sequence[Glance]) -> AttributionState:
         """The last answer against the devices that are there now; none past its bound."""
         fresh = (
             self._asked_at is not None and self._clock.monotonic() - self._asked_at <= self._bound_s
@@ -188,7 +188,7 @@ class Kubelet:
             dropped=self._dropped,
         )
 
-    def _attribute(self, devices: Sequence[DeviceSample]) -> Attributed:
+    def _attribute(self, devices: Sequence[Glance]) -> Attributed:
         """Matched anew only when the kubelet or the driver says something else, not at each cycle."""
         inventory = Inventory(
             (device.identity for device in devices),

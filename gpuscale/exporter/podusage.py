@@ -72,8 +72,8 @@ def usage(
         if pod is not None:
             ratio[pod] = ratio.get(pod, 0.0) + share
     known = {pod: used for pod, used in memory.items() if used is not None}
-    known = _within(known, _value(device, MEMORY_USED))
-    limit = _value(device, UTILIZATION)
+    known = _within(known, device.value(MEMORY_USED))
+    limit = device.value(UTILIZATION)
     ratio = _within(ratio, 1.0 if limit is None else limit)
     containers = _containers(holders)
     return tuple(
@@ -103,13 +103,6 @@ def _within(
     if limit is None or total <= limit:
         return values
     return {pod: value * limit / total for pod, value in values.items()}
-
-
-def _value(device: DeviceSample, family: str) -> float | None:
-    for sample in device.samples:
-        if sample.family == family and sample.mig is None and not sample.labels:
-            return sample.value
-    return None
 
 
 def _containers(holders: Iterable[Allocation]) -> dict[tuple[str, str], str]:

@@ -4,6 +4,7 @@ Absence is the absence of a `Sample`: a value that is unknown, unsupported or ou
 there. Nothing here does input or output, or reads a clock.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Protocol
@@ -134,6 +135,71 @@ class DeviceSample:
     """None where nobody looks, or the last look is too old."""
     processes_at: float | None = None
     """Wall time of that look: a reading that was seen is not counted again."""
+
+    def value(self, family: str) -> float | None:
+        """Of the whole GPU, a series without further labels; None where it is absent."""
+        return value_of(self.samples, family)
+
+    def instance_values(self, family: str) -> dict[str, float]:
+        """Of each MIG instance, by its uuid."""
+        return instance_values_of(self.samples, family)
+
+    def sample(self) -> "DeviceSample":
+        """Itself: it is assembled already."""
+        return self
+
+
+class Glance(Protocol):
+    """What is known of one GPU at one moment, assembled to a DeviceSample only when somebody asks.
+
+    Values are read once a second and scraped a few times a minute: who holds what is looked at each
+    time, and needs little of it.
+    """
+
+    @property
+    def identity(self) -> Identity:
+        """Which GPU."""
+        ...
+
+    @property
+    def mig(self) -> tuple[MigInstance, ...]:
+        """The MIG instances that it is divided into."""
+        ...
+
+    @property
+    def processes(self) -> ProcessReading | None:
+        """None where nobody looks, or the last look is too old."""
+        ...
+
+    @property
+    def processes_at(self) -> float | None:
+        """Wall time of that look."""
+        ...
+
+    def value(self, family: str) -> float | None:
+        """Of the whole GPU, a series without further labels; None where it is absent."""
+        ...
+
+    def instance_values(self, family: str) -> dict[str, float]:
+        """Of each MIG instance, by its uuid."""
+        ...
+
+    def sample(self) -> DeviceSample:
+        """All of it."""
+        ...
+
+
+def value_of(samples: Iterable[Sample], family: str) -> float | None:
+    """The value of the whole GPU's series of this family that has no further label."""
+    for sample in samples:
+        if sample.family == family and sample.mig is None and not sample.labels:
+            return sample.value
+    return None
+
+
+def instance_values_of(samples: Iterable[Sample], family: str) -> dict[str, float]:
+    """The values of the MIG instances' series of this family, by the instances' uuids."""
+    return {s.mig.uuid: s.value for s in samples if s.family == family and s.mig is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,15 +11,16 @@ the process can always end. Values past their bound are left out, so their serie
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gpuscale import log
 from gpuscale.clock import Clock
 from gpuscale.errors import DriverError, DriverMissing, DriverRestartRequired
 from gpuscale.exporter.device import Driver, Identity
-from gpuscale.exporter.sample import Collector, CollectorStats, DeviceSample, DriverState
-from gpuscale.exporter.watch import Calls, Failures, Watch
+from gpuscale.exporter.sample import Collector, CollectorStats, DeviceSample, DriverState, Glance
+from gpuscale.exporter.watch import Calls, Failures, Look, Watch
 from gpuscale.exporter.xids import XidWatch
 from gpuscale.settings import ExporterSettings
 
@@ -57,8 +58,9 @@ class Observed:
     """What the sampler knows at one moment."""
 
     driver: DriverState
-    devices: tuple[DeviceSample, ...]
-    collectors: tuple[CollectorStats, ...]
+    devices: tuple[Glance, ...]
+    collectors: Callable[[], tuple[CollectorStats, ...]]
+    """What each collector costs and how often it failed, added up when it is asked for."""
 
 
 class Sampler:
@@ -116,22 +118,21 @@ class Sampler:
             return None
         self._complete = True
         now = self._clock.monotonic()
-        known = (*(watch.sample(now) for watch in watches), *self._never_opened)
-        devices = [self._with_xids(device) for device in known if device is not None]
+        looks = (watch.look(now) for watch in watches)
+        devices: list[Glance] = [self._with_xids(look) for look in looks if look is not None]
+        devices += self._never_opened
         devices.sort(key=lambda device: device.identity.index)
-        return Observed(driver=state, devices=tuple(devices), collectors=self._statistics(watches))
+        return Observed(
+            driver=state, devices=tuple(devices), collectors=partial(self._statistics, watches)
+        )
 
-    def _with_xids(self, device: DeviceSample) -> DeviceSample:
+    def _with_xids(self, look: Look) -> Look:
         """A GPU that fell off the bus has no other value left to say so."""
-        uuid = device.identity.uuid
+        uuid = look.identity.uuid
         xids, unsupported = self._xids.samples(uuid), self._xids.unsupported(uuid)
         if not xids and not unsupported:
-            return device
-        return replace(
-            device,
-            samples=(*device.samples, *xids),
-            unsupported=(*device.unsupported, *unsupported),
-        )
+            return look
+        return replace(look, xids=xids, xids_unsupported=unsupported)
 
     def stop(self, wait_s: float) -> bool:
         """Ask every thread to end, wait at most `wait_s`; whether all of them did and the driver is closed."""

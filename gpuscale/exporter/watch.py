@@ -23,7 +23,17 @@ from gpuscale.errors import (
 )
 from gpuscale.exporter.device import Device, Identity, MigInstance
 from gpuscale.exporter.plausible import checked
-from gpuscale.exporter.sample import Collector, DeviceSample, Reading, Tier
+from gpuscale.exporter.sample import (
+    Collector,
+    DeviceSample,
+    ProcessReading,
+    Reading,
+    Sample,
+    Tier,
+    Unsupported,
+    instance_values_of,
+    value_of,
+)
 from gpuscale.settings import ExporterSettings
 
 ERROR_KINDS: tuple[tuple[type[DriverError], str], ...] = (
@@ -152,6 +162,83 @@ class _View:
     lost: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A `Glance` at what a thread said last: takes nothing apart until it is asked to."""
+
+    identity: Identity
+    reason: str | None
+    """Why the GPU is not up; None while it is."""
+    reads: tuple[tuple[Collector, _Read, bool], ...]
+    """What each collector read last, and whether that is within its staleness bound."""
+    xids: tuple[Sample, ...] = ()
+    xids_unsupported: tuple[Unsupported, ...] = ()
+
+    def _current(self) -> Iterator[Reading]:
+        return (read.reading for _, read, current in self.reads if current)
+
+    @property
+    def mig(self) -> tuple[MigInstance, ...]:
+        """The MIG instances that it is divided into."""
+        readings = (read.reading.mig for _, read, _ in self.reads)
+        return next((mig for mig in readings if mig is not None), ())
+
+    @property
+    def _looked(self) -> _Read | None:
+        """The last look at processes, if it is not too old."""
+        for _, read, current in self.reads:
+            if current and read.reading.processes is not None:
+                return read
+        return None
+
+    @property
+    def processes(self) -> ProcessReading | None:
+        """None where nobody looks, or the last look is too old."""
+        return None if (read := self._looked) is None else read.reading.processes
+
+    @property
+    def processes_at(self) -> float | None:
+        """Wall time of that look."""
+        return None if (read := self._looked) is None else read.wall
+
+    def value(self, family: str) -> float | None:
+        """Of the whole GPU, a series without further labels; None where it is absent."""
+        return value_of((s for reading in self._current() for s in reading.samples), family)
+
+    def instance_values(self, family: str) -> dict[str, float]:
+        """Of each MIG instance, by its uuid."""
+        if not self.mig:
+            return {}
+        return instance_values_of(
+            (s for reading in self._current() for s in reading.samples), family
+        )
+
+    def sample(self) -> DeviceSample:
+        """All of it, less what contradicts itself."""
+        samples, compatible = checked(
+            [sample for reading in self._current() for sample in reading.samples],
+            [sample for reading in self._current() for sample in reading.compatible],
+        )
+        given = {sample.family for sample in samples}
+        fast = [read.wall for collector, read, _ in self.reads if collector.tier is Tier.FAST]
+        lacks = (lack for _, read, _ in self.reads for lack in read.reading.unsupported)
+        return DeviceSample(
+            identity=self.identity,
+            up=self.reason is None,
+            reason=self.reason,
+            read_at=max(fast, default=None),
+            samples=(*samples, *self.xids),
+            compatible=compatible,
+            unsupported=(
+                *(lack for lack in lacks if lack.family not in given),
+                *self.xids_unsupported,
+            ),
+            mig=self.mig,
+            processes=self.processes,
+            processes_at=self.processes_at,
+        )
+
+
 class Watch:
     """One GPU, across every session with the driver in which it is there."""
 
@@ -213,53 +300,22 @@ class Watch:
         """Whether its thread hangs in the driver."""
         return self._calls.overdue() is not None
 
-    def sample(self, now: float) -> DeviceSample | None:
+    def look(self, now: float) -> "Look | None":
         """What is known at `now` (monotonic); None for a GPU that is gone, or not read yet."""
-        if not self.present or self.is_pending:
-            return None
         view, overdue = self._view, self._calls.overdue()
-        reads = (
-            []
-            if view.lost
-            else [(c, view.reads[c.name]) for c in self._collectors if c.name in view.reads]
-        )
-        current = [
-            read.reading
-            for collector, read in reads
-            if now - read.monotonic <= self._bounds[collector.tier]
-        ]
-        samples, compatible = checked(
-            [sample for reading in current for sample in reading.samples],
-            [sample for reading in current for sample in reading.compatible],
-        )
-        given = {sample.family for sample in samples}
-        mig = _newest_mig(reads)
-        fast = [read.wall for collector, read in reads if collector.tier is Tier.FAST]
-        looked = next(
-            (
-                read
-                for collector, read in reads
-                if read.reading.processes is not None
-                and now - read.monotonic <= self._bounds[collector.tier]
-            ),
-            None,
-        )
-        return DeviceSample(
+        pending = not view.rounds and not view.lost and overdue is None
+        if not self.present or pending:
+            return None
+        return Look(
             identity=self.identity,
-            up=overdue is None and view.reason is None,
             reason=overdue or view.reason,
-            read_at=max(fast, default=None),
-            samples=samples,
-            compatible=compatible,
-            unsupported=tuple(
-                lack
-                for _, read in reads
-                for lack in read.reading.unsupported
-                if lack.family not in given
+            reads=()
+            if view.lost
+            else tuple(
+                (collector, read, now - read.monotonic <= self._bounds[collector.tier])
+                for collector in self._collectors
+                if (read := view.reads.get(collector.name)) is not None
             ),
-            mig=mig,
-            processes=looked.reading.processes if looked is not None else None,
-            processes_at=looked.wall if looked is not None else None,
         )
 
     # ----- the supervisor's side
@@ -394,10 +450,6 @@ class Watch:
 
     def _say(self, event: str, **data: object) -> None:
         _log.warning(event, gpu=self.identity.index, uuid=self.identity.uuid, **data)
-
-
-def _newest_mig(reads: Sequence[tuple[Collector, _Read]]) -> tuple[MigInstance, ...]:
-    return next((read.reading.mig for _, read in reads if read.reading.mig is not None), ())
 
 
 def next_due(due: float, period_s: float, now: float) -> float:

@@ -286,10 +286,10 @@ async def test_a_value_that_fails_beside_good_ones_is_counted() -> None:
     reading = sampler.Sampler(driver, (Partly(),), settings=settings_of(), clock=SystemClock())
     reading.start()
     try:
-        await until(lambda: bool((seen := reading.observe()) and seen.collectors[0].errors))
+        await until(lambda: bool((seen := reading.observe()) and seen.collectors()[0].errors))
         observed = reading.observe()
         assert observed is not None
-        assert observed.devices[0].up
-        assert observed.devices[0].samples
+        assert observed.devices[0].sample().up
+        assert observed.devices[0].sample().samples
     finally:
         reading.stop(1.0)

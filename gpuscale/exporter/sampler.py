@@ -19,8 +19,9 @@ from gpuscale import log
 from gpuscale.clock import Clock
 from gpuscale.errors import DriverError, DriverMissing, DriverRestartRequired
 from gpuscale.exporter.device import Driver, Identity
+from gpuscale.exporter.look import Look
 from gpuscale.exporter.sample import Collector, CollectorStats, DeviceSample, DriverState, Glance
-from gpuscale.exporter.watch import Calls, Failures, Look, Watch
+from gpuscale.exporter.watch import Calls, Failures, Watch
 from gpuscale.exporter.xids import XidWatch
 from gpuscale.settings import ExporterSettings
 

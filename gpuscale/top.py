@@ -282,8 +282,10 @@ def _workloads(view: View) -> Table:
 
 
 def _gpu_counts(gpus: Mapping[str, Any]) -> Text:
+    count, nodes = (number(gpus.get(name)) for name in ("gpus", "total"))
     line = Text(
-        f"{number(gpus.get('gpus'))} GPUs on {number(gpus.get('total'))} nodes", style="bold"
+        f"{count} GPU{'' if count == '1' else 's'} on {nodes} node{'' if nodes == '1' else 's'}",
+        style="bold",
     )
     states = gpus.get("states")
     for state, count in states.items() if isinstance(states, dict) else ():
@@ -299,20 +301,20 @@ def _gpu_counts(gpus: Mapping[str, Any]) -> Text:
 
 
 def _gpus(gpus: Mapping[str, Any]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    # Whose it is takes the width that is left: a long reason must not squeeze the numbers.
+    table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
     for name in ("node", "GPU", "product", "state"):
         table.add_column(name, no_wrap=True, overflow="ellipsis")
     for name in ("util %", "mem GiB", "of", "W", "°C"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("held by", overflow="ellipsis", no_wrap=True)
+    table.add_column("held by", overflow="ellipsis", no_wrap=True, ratio=1)
     items = gpus.get("items")
     for node in items if isinstance(items, list) else ():
         if not isinstance(node, dict):
             continue
         if node.get("problem"):
-            table.add_row(
-                Text(_word(node.get("node"))), "", Text(_word(node.get("problem")), style="red")
-            )
+            problem = Text(_word(node.get("problem")), style="red")
+            table.add_row(Text(_word(node.get("node"))), *[""] * 8, problem)
         found = node.get("gpus")
         for gpu in found if isinstance(found, list | tuple) else ():
             if isinstance(gpu, dict):

@@ -129,8 +129,17 @@ class AuditState:
 class PodAudit:
     """Passes for ever. `run` it; `state` answers at once."""
 
-    def __init__(self, gateway: KubeGateway, clock: Clock, settings: ControllerSettings) -> None:
+    def __init__(
+        self,
+        gateway: KubeGateway,
+        clock: Clock,
+        settings: ControllerSettings,
+        *,
+        namespace: str | None = None,
+    ) -> None:
+        """`namespace` is our own, whose exporters are expected to see every GPU; None where it is not known."""
         self._gateway = gateway
+        self._allowed = allowed_by(settings.audit, namespace)
         self._clock = clock
         self._settings = settings
         self._look: Look | None = None
@@ -146,7 +155,7 @@ class PodAudit:
         try:
             look = await look_at(
                 self._gateway,
-                allowed_by(self._settings.audit),
+                self._allowed,
                 self._settings.kubernetes.namespaces,
                 now=self._clock.wall(),
             )
@@ -167,9 +176,10 @@ class PodAudit:
         return AuditState(reason=self._reason, at=self._at, look=None if old else self._look)
 
 
-def allowed_by(settings: PodAuditSettings) -> bypass.Allowed:
-    """The allow-list of the settings."""
-    return bypass.Allowed(namespaces=settings.allow_namespaces, pods=settings.allow_pods)
+def allowed_by(settings: PodAuditSettings, own: str | None) -> bypass.Allowed:
+    """The allow-list of the settings, and the exporters in our own namespace, whatever it is called."""
+    pods = settings.allow_pods if own is None else (*settings.allow_pods, f"{own}/*-exporter*")
+    return bypass.Allowed(namespaces=settings.allow_namespaces, pods=pods)
 
 
 async def look_at(

@@ -200,7 +200,7 @@ class Controller:
         if self._scaler is None:
             self._scaler = self._writes = ScaleSubresource(gateway)
         daemon.own("cluster", self._kube.run())
-        self._audit = PodAudit(gateway, self._clock, self._settings)
+        self._audit = PodAudit(gateway, self._clock, self._settings, namespace=kube.own_namespace())
         daemon.own("audit", self._audit.run())
 
     def _source(self) -> tuple[str, Signal]:

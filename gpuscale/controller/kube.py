@@ -41,6 +41,8 @@ RELOAD_S = 30.0
 """Credentials that were refused are read again this often at most: an exec plugin is a process."""
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 """The kubelet sets it in every pod."""
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where the kubelet mounts who a pod is."""
 
 _REFUSALS: Mapping[int, tuple[type[ApiError], str, str]] = {
     401: (ApiRefused, "does not accept the credentials", "renew the token or the kubeconfig"),
@@ -133,6 +135,14 @@ async def _load_service_account(configuration: Any) -> None:
             f"the pod's service account cannot be used ({foreign(error)}): set "
             "automountServiceAccountToken, or kubernetes.enabled to off to do without a cluster"
         ) from error
+
+
+def own_namespace(mount: Path = SERVICE_ACCOUNT) -> str | None:
+    """The namespace of the pod that this process runs in; None outside of a cluster."""
+    try:
+        return (mount / "namespace").read_text(encoding="utf-8").strip()[:63] or None
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 # ---------------------------------------------------------------- calling

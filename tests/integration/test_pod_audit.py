@@ -95,6 +95,22 @@ async def test_pods_of_one_owner_are_one_finding_and_those_that_ended_none(tmp_p
     }
 
 
+async def test_the_exporters_of_our_own_namespace_are_expected_to_see_every_gpu(
+    tmp_path: Path,
+) -> None:
+    async with FakeKube() as server, connected(server, tmp_path) as (gateway, settings):
+        for namespace in ("observability", "ml"):
+            exporter = pod("x-exporter-1", env=ALL)
+            exporter["metadata"]["namespace"] = namespace
+            server.put("pods", exporter)
+        (tmp_path / "namespace").write_text("observability\n")
+        own = kube.own_namespace(tmp_path)
+        audit = PodAudit(gateway, ManualClock(), settings, namespace=own)
+        await audit.pass_once()
+    assert [f["namespace"] for f in audit.state.as_dict()["findings"]] == ["ml"]
+    assert kube.own_namespace(tmp_path / "nowhere") is None
+
+
 async def test_many_pages_are_one_look_from_the_servers_cache(tmp_path: Path) -> None:
     async with FakeKube() as server, connected(server, tmp_path) as (gateway, settings):
         for i in range(1_203):

@@ -151,7 +151,7 @@ async def test_no_controller_is_one_sentence(url: str, code: int, reason: str) -
 async def test_exporters_are_asked_alone_and_one_that_is_away_is_a_line() -> None:
     done = await run("--exporter", "http://127.0.0.1:1", "--once")
     assert done.returncode == 0
-    assert "0 GPUs on 1 nodes" in done.stdout
+    assert "0 GPUs on 1 node\n" in done.stdout
     assert "127.0.0.1" in done.stdout
 
 
@@ -203,6 +203,27 @@ async def test_a_page_that_is_no_controllers_is_said_to_be_none() -> None:
         await server.close()
     assert done.returncode == 1
     assert "is no controller of gpuscale" in done.stderr
+
+
+def test_a_long_reason_does_not_squeeze_the_numbers() -> None:
+    gpu = {"gpu": 0, "product": "NVIDIA H100 80GB HBM3", "state": "unknown", "utilization": 0.5}
+    node = {
+        "node": "gpu-node-1",
+        "gpus": [gpu | {"why": "there is no socket " * 20, "power_watts": 612}],
+    }
+    text = drawn(top.View(source="c", at=NOW, gpus={"gpus": 1, "total": 1, "items": [node]}))
+    line = next(line for line in text.splitlines() if "H100" in line)
+    assert line.split()[:8] == [
+        "gpu-node-1",
+        "0",
+        "NVIDIA",
+        "H100",
+        "80GB",
+        "HBM3",
+        "unknown",
+        "50",
+    ]
+    assert len(line) <= 200
 
 
 def test_names_are_text_and_no_markup() -> None:

@@ -150,3 +150,15 @@ def _controller(page: Board) -> None:
         unit="s",
         width=8,
     )
+    page.series(
+        "Time since the last audit",
+        "Since all pods were last looked at for GPUs that nobody gave them.",
+        [
+            Query(
+                expr=f"time() - max(gpuscale_audit_last_pass_timestamp_seconds{{{CLUSTER}}})",
+                legend="controller",
+            )
+        ],
+        unit="s",
+        width=8,
+    )

@@ -184,3 +184,17 @@ def _usage(page: Board) -> None:
         keys=["node", "rule", "severity", "namespace"],
         height=7,
     )
+    page.table(
+        "Pods that may use GPUs unasked",
+        "What the audit found in pods' manifests; who and how is at /api/v1/audit of the controller and in gpuscale audit.",
+        [
+            (
+                "Findings",
+                "short",
+                "max by (namespace, rule, severity) "
+                f'(gpuscale_audit_findings{{{CLUSTER},namespace=~"$namespace"}})',
+            ),
+        ],
+        keys=["namespace", "rule", "severity"],
+        height=7,
+    )

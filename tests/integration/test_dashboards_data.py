@@ -152,6 +152,8 @@ def sick_page() -> bytes:
         f"gpuscale_pod_gpu_utilization_ratio{{{pod}}}": 0.5,
         f"gpuscale_pod_gpu_memory_used_bytes{{{pod}}}": 1e9,
         'gpuscale_node_audit_findings{rule="GPU-N01",severity="critical",namespace=""}': 1,
+        'gpuscale_audit_findings{rule="GPU-A01",severity="warning",namespace="lab"}': 2,
+        "gpuscale_audit_last_pass_timestamp_seconds": time.time() - 30,
         'gpuscale_collector_errors_total{collector="power",error="timeout"}': int(growing),
     }
     return "".join(f"{series} {value}\n" for series, value in rows.items()).encode()

@@ -16,6 +16,7 @@ _STATIC = {
     "app.js": "text/javascript",
     "dom.js": "text/javascript",
     "gpus.js": "text/javascript",
+    "findings.js": "text/javascript",
     "charts.js": "text/javascript",
     "style.css": "text/css",
     "icon.svg": "image/svg+xml",

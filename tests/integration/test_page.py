@@ -11,12 +11,15 @@ import pytest
 from aiohttp import web
 
 from gpuscale.controller import decide
+from gpuscale.controller.audit import AuditState, Look, PodFinding
 from gpuscale.controller.domain import Decision, Hold
 from gpuscale.controller.eventstream import Ticks
 from gpuscale.controller.gpumap import Gpu, GpuMap, Node, State
 from gpuscale.controller.status import FleetStatus, Ring, Tally
 from gpuscale.controller.web import Page
 from gpuscale.httpd import HttpServer
+from gpuscale.lint.finding import Finding
+from gpuscale.lint.rules import RULES
 from gpuscale.settings import Policy
 from tests.fakes.cluster import replica_state
 from tests.fakes.statuses import NOW, TICK_S, status_of, workload
@@ -42,6 +45,7 @@ class Served:
     outcomes: dict[str, Decision | Hold] = field(default_factory=dict)
     gpus: GpuMap = field(default_factory=lambda: GpuMap(configured=False))
     ticks: Ticks = field(default_factory=Ticks)
+    audit: AuditState | None = None
     url: str = ""
 
     async def start(self, listen: str = "127.0.0.1:0") -> HttpServer:
@@ -54,7 +58,7 @@ class Served:
         self.ticks = Ticks()  # a server that was closed has closed its streams
         app = web.Application()
         Page(
-            audit=lambda: None,
+            audit=lambda: None if self.audit is None else self.audit.as_dict(),
             status=lambda: self.status,
             tally=Tally,
             ready=lambda: self.ready,
@@ -405,3 +409,58 @@ async def test_what_is_late_or_in_shadow_is_seen_at_a_glance() -> None:
 
     assert "Short of capacity now\n1 requests wait" in tiles
     assert "Workloads\n2 1 in shadow mode" in tiles
+
+
+def bypass(name: str) -> PodFinding:
+    rule = RULES["GPU-A01"]
+    finding = Finding(
+        rule=rule, severity=rule.severity, kind="Deployment", namespace="dev", name=name,
+        path=("spec", "containers", 0), sentence=f"{name} sees every GPU", container="notebook",
+    )  # fmt: skip
+    return PodFinding(
+        finding=finding, pods=3, pod=f"{name}-1", node="gpu-a", first_seen=NOW, last_seen=NOW + 60
+    )
+
+
+async def test_what_needs_a_person_is_on_one_page_with_its_cure() -> None:
+    served = Served()
+    served.play(1, "llama")
+    assert served.status is not None
+    served.status = replace(served.status, refusals={"inference/wrong": f"{HOSTILE} is no policy"})
+    look = Look(findings=(bypass(HOSTILE),), pods=40, nodes=2)
+    served.audit = AuditState(reason=None, at=NOW, look=look)
+    async with serving(served), browser("dark", 380) as b:
+        await b.page.goto(f"{served.url}/#/findings")
+        await b.page.get_by_text("GPU-A01").wait_for()
+        await b.page.get_by_text("Details").click()
+        shown = await b.page.locator("#audit").inner_text()
+        refused = await b.page.locator("#refusals").inner_text()
+        tiles = await b.page.locator("#finding-tiles").inner_text()
+        overflow = await b.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        ran = await b.page.evaluate("window.ran")
+        served.play(1, "llama", begin=1)  # an opened detail is not torn away by the next tick
+        served.status = replace(served.status, refusals={})
+        await b.page.get_by_text("None: every ScaledObject").wait_for()
+        opened = await b.page.locator("#audit details[open]").count()
+
+    assert f"dev/{HOSTILE} (Deployment)" in shown
+    assert RULES["GPU-A01"].cure in shown
+    assert f"3, such as {HOSTILE}-1" in shown
+    assert "inference/wrong" in refused
+    assert f"{HOSTILE} is no policy" in refused
+    assert "Pods looked at\n40" in tiles
+    assert overflow <= 0
+    assert ran is None
+    assert opened == 1
+    assert b.complaints == []
+
+
+async def test_without_a_cluster_the_audit_says_why_there_is_none() -> None:
+    served = Served()
+    served.play(1, "llama")
+    async with serving(served), browser() as b:
+        await b.page.goto(f"{served.url}/#/findings")
+        await b.page.get_by_text("No audit: no cluster is connected").wait_for()
+        tiles = await b.page.locator("#finding-tiles").inner_text()
+
+    assert "Findings\n–" in tiles

@@ -1,9 +1,10 @@
 // The page: asks the JSON API after each tick, and writes everything it gets as text (textContent),
 // never as markup. What a workload is called is somebody else's choice. Routes are in the fragment:
-// `#/` is the fleet, `#/w/NAMESPACE/NAME` one workload, `#/gpus` the map of GPUs.
+// `#/` is the fleet, `#/w/NAMESPACE/NAME` one workload, `#/gpus` the map of GPUs, `#/findings` what needs a person.
 
 import { drawWorkload, forgetCharts, recolorCharts } from "/static/charts.js";
 import { clock, count, el, number, percent, span, sparkline, tiles } from "/static/dom.js";
+import { showFindings } from "/static/findings.js";
 import { showGpus } from "/static/gpus.js";
 
 const POLL_MS = 2000; // without the stream of events; the server answers 304 while nothing is new
@@ -16,6 +17,8 @@ const STATES = {
   error: ["no answer", "bad"], held: ["held", "warn"], paused: ["paused", "warn"],
   rising: ["scaling up", "up"], falling: ["scaling down", "calm"], steady: ["steady", "good"],
 };
+
+const VIEWS = { "#/gpus": ["GPUs", showGpus], "#/findings": ["Findings", showFindings] };
 
 const main = document.getElementById("main");
 const banners = document.getElementById("banners");
@@ -49,8 +52,10 @@ async function ask(path) {
   const body = await response.json().catch(() => ({ error: `the controller answered ${response.status}` }));
   if (!response.ok) throw Object.assign(new Error(body.error ?? `status ${response.status}`), { answered: true });
   const etag = response.headers.get("ETag");
-  tags.clear(); // one view at a time: nothing else is worth keeping
-  if (etag) tags.set(path, [etag, body]);
+  if (etag) {
+    tags.clear(); // one view at a time: nothing else is worth keeping
+    tags.set(path, [etag, body]);
+  }
   return { body, fresh: true };
 }
 
@@ -278,7 +283,12 @@ async function refresh() {
       else link.removeAttribute("aria-current");
     }
     if (route) await showWorkload(decodeURIComponent(route[1]), decodeURIComponent(route[2]));
-    else if (location.hash === "#/gpus") { document.title = "GPUs · gpuscale"; delete main.dataset.workload; await showGpus(main, ask); }
+    else if (VIEWS[location.hash]) {
+      const [title, show] = VIEWS[location.hash];
+      document.title = `${title} · gpuscale`;
+      delete main.dataset.workload;
+      await show(main, ask);
+    }
     else { document.title = "gpuscale"; delete main.dataset.workload; await showFleet(status); }
   } catch (error) {
     if (mine !== running) return;

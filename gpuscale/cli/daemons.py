@@ -76,8 +76,10 @@ def controller(
     Options win over the settings file.
     """
     _leave_when_asked()
+    from gpuscale.clock import SystemClock
     from gpuscale.config import load
     from gpuscale.controller import daemon
+    from gpuscale.doctor.visit import Visits
     from gpuscale.runtime import exit_now
     from gpuscale.settings import ControllerSettings
 
@@ -88,7 +90,7 @@ def controller(
         log_options={"level": log_level, "format": log_format},
     )
     # A thread may still wait for a volume that hangs.
-    exit_now(daemon.run(settings))
+    exit_now(daemon.run(settings, doctor=Visits(settings, SystemClock()).results))
 
 
 @click.command()

@@ -5,7 +5,7 @@ given what it would otherwise build (a signal source, a cluster, a writer of rep
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -71,6 +71,10 @@ class Cluster(Protocol):
         ...
 
 
+Doctor = Callable[[], Awaitable[Mapping[str, Any]]]
+"""What the doctor finds, for the page; it stands above this room, so it is handed in."""
+
+
 class Controller:
     """The controller, to be started once in a `runtime.Daemon`.
 
@@ -88,6 +92,7 @@ class Controller:
         signal: Signal | None = None,
         cluster: Cluster | None = None,
         scaler: Scaler | None = None,
+        doctor: Doctor | None = None,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -98,6 +103,7 @@ class Controller:
         """The cluster that this controller connected to itself; None for one that was given."""
         self._writes: ScaleSubresource | None = None
         self._audit: PodAudit | None = None
+        self._doctor = doctor
         self._faults = Faults()
         self._journal = Journal(settings.journal)
         self._external = ExternalScaler(
@@ -251,6 +257,7 @@ class Controller:
             gpus=Exporters(self._settings.exporters, self._clock).map,
             ticks=self._ticks,
             audit=self._audited,
+            doctor=self._doctor,
         ).attach(app)
         return app
 
@@ -347,7 +354,7 @@ def with_options(
     return convert(data, ControllerSettings, where="command line")
 
 
-def run(settings: ControllerSettings) -> int:
+def run(settings: ControllerSettings, *, doctor: Doctor | None = None) -> int:
     """Run the controller until a signal; the exit code."""
     log.configure(settings.log.level, settings.log.format)
-    return runtime.run(Controller(settings, SystemClock()).start)
+    return runtime.run(Controller(settings, SystemClock(), doctor=doctor).start)

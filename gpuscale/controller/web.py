@@ -93,6 +93,7 @@ class Page:
         gpus: Callable[[], Awaitable[GpuMap]],
         ticks: Ticks,
         audit: Callable[[], Mapping[str, Any] | None],
+        doctor: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
     ) -> None:
         self._status = status
         self._tally = tally
@@ -102,6 +103,7 @@ class Page:
         self._decision_at = decision_at
         self._gpus = gpus
         self._audit = audit
+        self._doctor = doctor
         self._events = EventStream(ticks)
         # A restarted controller counts its ticks from 1 again: its ETags must differ.
         self._instance = secrets.token_hex(4)
@@ -124,6 +126,7 @@ class Page:
         get("/api/v1/refusals", self._get_refusals)
         get("/api/v1/gpus", self._get_gpus)
         get("/api/v1/audit", self._get_audit)
+        get("/api/v1/doctor", self._get_doctor)
         self._events.attach(app)
 
     # ------------------------------------------------------------ the API
@@ -232,6 +235,11 @@ class Page:
 
     async def _get_audit(self, request: web.Request) -> web.Response:
         return await _json(request, self._audit() or NO_AUDIT)
+
+    async def _get_doctor(self, request: web.Request) -> web.Response:
+        if self._doctor is None:
+            raise ApiFault(404, "no doctor is on call here: run gpuscale doctor")
+        return await _json(request, await self._doctor())
 
     async def _get_gpus(self, request: web.Request) -> web.Response:
         limit = _number(request, "limit", NODES_DEFAULT, 1, NODES_MAX)

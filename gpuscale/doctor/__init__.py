@@ -2,6 +2,7 @@
 
     facts    what is known, as values
     gather   asks the cluster, Prometheus and this machine
+    visit    lets a running controller ask it
     nodes    checks on nodes, the device plugin and GPU pods
     scaling  checks on KEDA, HPAs, ScaledObjects and quotas
     own      checks on gpuscale itself and on what reaches Prometheus
@@ -15,7 +16,8 @@ from gpuscale.doctor.facts import STATUSES, Facts, Result, Unread
 
 def examine(facts: Facts) -> tuple[Result, ...]:
     """Every check, those that need a person first."""
-    found = [*own.here(facts.here), *own.cluster_facts(facts)]
+    found = [] if facts.here is None else [*own.here(facts.here)]
+    found += own.cluster_facts(facts)
     if not isinstance(facts.cluster, Unread):
         found += nodes.checks(facts.cluster)
         found += scaling.checks(facts.cluster)

@@ -155,7 +155,8 @@ class Here:
 class Facts:
     """All that was gathered."""
 
-    here: Here
+    here: Here | None
+    """None where this machine is of no interest: a controller looks at its cluster."""
     cluster: Cluster | Unread
     prometheus: Prometheus | Unread
 

@@ -19,7 +19,6 @@ from gpuscale.controller.gpumap import NodeReport
 from gpuscale.controller.queryapi import QueryApi
 from gpuscale.doctor.facts import Cluster, Exporter, Here, Node, Pod, Prometheus, Unread
 from gpuscale.errors import ApiError, ApiNotFound, DriverError, SourceError
-from gpuscale.exporter.nvml import NvmlDriver
 from gpuscale.lint.podspec import is_gpu, is_mistaken, listed, mapping, pods, quantity, text
 from gpuscale.settings import PrometheusSettings
 
@@ -50,7 +49,9 @@ QUERIES: Mapping[str, str] = {
 """What a Prometheus is asked; each gives one value, or none where there is no such series."""
 
 
-async def cluster(gateway: KubeGateway, namespaces: Sequence[str]) -> Cluster | Unread:
+async def cluster(
+    gateway: KubeGateway, namespaces: Sequence[str], *, ask_exporters: bool = True
+) -> Cluster | Unread:
     """The cluster. Unread where the API server does not even tell its version."""
     try:
         version = text((await gateway.get("/version")).get("gitVersion"))
@@ -78,7 +79,7 @@ async def cluster(gateway: KubeGateway, namespaces: Sequence[str]) -> Cluster | 
         autoscalers=await lists(AUTOSCALERS, _whole),
         workloads=await _workloads(lists),
         quotas=await lists(QUOTAS, _whole),
-        exporters=await _exporters(gateway, ports),
+        exporters=await _exporters(gateway, ports) if ask_exporters else {},
     )
 
 
@@ -307,6 +308,8 @@ async def _value(client: QueryApi, query: str, clock: Clock) -> float | None:
 
 def here(clock: Clock) -> Here:
     """This machine. Asks the driver, which may take a second."""
+    from gpuscale.exporter.nvml import NvmlDriver  # noqa: PLC0415 - a controller has no use for it
+
     driver: str | Unread
     gpus = 0
     session = NvmlDriver(clock)

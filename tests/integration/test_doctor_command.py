@@ -5,11 +5,22 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 from aiohttp import web
 
+from gpuscale.controller.eventstream import Ticks
+from gpuscale.controller.gpumap import GpuMap
+from gpuscale.controller.status import Ring, Tally
+from gpuscale.controller.web import Page
+from gpuscale.doctor.visit import FRESH_S, Visits
+from gpuscale.httpd import HttpServer
+from tests.fakes.clock import ManualClock
+from tests.fakes.controllers import settings_of
 from tests.fakes.kube import TYPES, FakeKube, Fault, Object, Type
 from tests.unit.doctor.test_checks import hpa, ours
 
@@ -146,3 +157,78 @@ async def test_a_cluster_that_was_named_and_is_not_there_is_an_error(tmp_path: P
     done = await doctor(tmp_path, "--kubeconfig", str(tmp_path / "none"))
     assert (done.returncode, done.stdout) == (2, "")
     assert "no such file" in done.stderr
+
+
+async def test_a_running_controller_answers_with_its_own_eyes_and_no_more_often_than_needed(
+    tmp_path: Path,
+) -> None:
+    async with ProxyingKube(ALL_TYPES) as server:
+        fill(server)
+        config = tmp_path / "kubeconfig"
+        config.write_text(server.kubeconfig())
+        settings = settings_of({"kubernetes": {"enabled": "on", "kubeconfig": str(config)}})
+        clock = ManualClock()
+        visits = Visits(settings, clock)
+        async with serving(visits.results) as url, aiohttp.ClientSession(url) as http:
+
+            async def ask() -> dict[str, Any]:
+                async with http.get("/api/v1/doctor") as answer:
+                    assert answer.status == 200
+                    body: dict[str, Any] = await answer.json()
+                    return body
+
+            first = await ask()
+            lists = server.count("GET /api/v1/pods")
+            assert await ask() == first
+            assert server.count("GET /api/v1/pods") == lists
+            await clock.advance(FRESH_S)
+            assert (await ask())["at"] > first["at"]
+            assert server.count("GET /api/v1/pods") > lists
+    found = {(r["check"], r["status"]) for r in first["results"]}
+    assert {("unhealthy-gpus", "error"), ("hpa", "warning"), ("prometheus", "unknown")} <= found
+    assert "driver-here" not in {check for check, _ in found}
+    assert server.count("/proxy/") == 0
+
+
+async def test_without_a_doctor_the_api_says_where_to_find_one() -> None:
+    async with (
+        serving(None) as url,
+        aiohttp.ClientSession(url) as http,
+        http.get("/api/v1/doctor") as answer,
+    ):
+        assert answer.status == 404
+        assert "gpuscale doctor" in (await answer.json())["error"]
+
+
+async def test_a_cluster_that_is_gone_is_said_and_costs_no_more(tmp_path: Path) -> None:
+    gone = FakeKube()
+    gone.url = "http://127.0.0.1:1"
+    config = tmp_path / "kubeconfig"
+    config.write_text(gone.kubeconfig())
+    settings = settings_of({"kubernetes": {"enabled": "on", "kubeconfig": str(config)}})
+    found = await Visits(settings, ManualClock()).results()
+    assert ("cluster", "unknown") in {(r["check"], r["status"]) for r in found["results"]}
+
+
+@asynccontextmanager
+async def serving(
+    doctor: Callable[[], Awaitable[Mapping[str, Any]]] | None,
+) -> AsyncIterator[str]:
+    """A page with this doctor."""
+
+    async def decision_at(key: str, at: float) -> None:
+        return None
+
+    async def gpus() -> GpuMap:
+        return GpuMap(configured=False)
+
+    app = web.Application()
+    Page(
+        audit=lambda: None, status=lambda: None, tally=Tally, ready=lambda: None, now=lambda: 0.0,
+        ring=Ring(), decision_at=decision_at, gpus=gpus, ticks=Ticks(), doctor=doctor,
+    ).attach(app)  # fmt: skip
+    server = await HttpServer.start(app, "127.0.0.1:0")
+    try:
+        yield "http://{}:{}".format(*server.address)
+    finally:
+        await server.close()

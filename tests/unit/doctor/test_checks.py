@@ -105,8 +105,9 @@ CLUSTER = Cluster(
 PROMETHEUS = Prometheus(
     address="http://p:9090", gpus=8, nodes=1, renamed=None, dcgm=None, controllers=1, kube_state=5
 )
+HERE = Here(version="0.1.0", python="3.11.7", driver="580.65.06", gpus=8)
 HEALTHY = Facts(
-    here=Here(version="0.1.0", python="3.11.7", driver="580.65.06", gpus=8),
+    here=HERE,
     cluster=CLUSTER,
     prometheus=PROMETHEUS,
 )
@@ -261,7 +262,7 @@ SICK: dict[str, tuple[Facts, str, str, str]] = {
         replace(HEALTHY, prometheus=replace(PROMETHEUS, dcgm=8)), "dcgm", "info", "dcgm-exporter",
     ),
     "no driver here": (
-        replace(HEALTHY, here=replace(HEALTHY.here, driver=Unread("no library"))),
+        replace(HEALTHY, here=replace(HERE, driver=Unread("no library"))),
         "driver-here", "info", "no library",
     ),
 }  # fmt: skip

@@ -20,7 +20,6 @@ from gpuscale.controller.podstart import listed, mapping
 from gpuscale.errors import ApiError
 from gpuscale.lint import bypass, order_of
 from gpuscale.lint.finding import Finding
-from gpuscale.lint.podspec import is_gpu
 from gpuscale.lint.source import Manifest
 from gpuscale.lint.subject import Subject
 from gpuscale.settings import ControllerSettings, PodAuditSettings
@@ -264,11 +263,8 @@ async def _gpu_nodes(gateway: KubeGateway) -> frozenset[str] | None:
     found = set()
     try:
         async for raw in listing.objects(gateway, api.NODES):
-            metadata = mapping(raw.get("metadata"))
-            labels = mapping(metadata.get("labels"))
-            capacity = mapping(mapping(raw.get("status")).get("capacity"))
-            if labels.get("nvidia.com/gpu.present") == "true" or any(map(is_gpu, capacity)):
-                found.add(str(metadata.get("name")))
+            if bypass.has_gpus(raw):
+                found.add(str(mapping(raw.get("metadata")).get("name")))
     except ApiError as error:
         if error.status != 403:
             raise

@@ -6,13 +6,14 @@ before volume mounts, these before the environment, which unprivileged container
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from gpuscale.lint.finding import Finding
-from gpuscale.lint.podspec import VISIBLE_DEVICES, Container, PodSpec, listed, mapping, text
+from gpuscale.lint.podspec import VISIBLE_DEVICES, Container, PodSpec, is_gpu, listed, mapping, text
 from gpuscale.lint.subject import Subject, quoted
 
 RUNTIME_CLASSES = ("nvidia", "nvidia-cdi", "nvidia-legacy", "nvidia-experimental")
@@ -46,6 +47,13 @@ class Allowed:
         return any(fnmatchcase(namespace, glob) for glob in self.namespaces) or any(
             fnmatchcase(f"{namespace}/{name}", glob) for glob in self.pods
         )
+
+
+def has_gpus(node: Mapping[str, Any]) -> bool:
+    """Whether a node (core/v1) offers GPUs, or says by a label that it has some."""
+    labels = mapping(mapping(node.get("metadata")).get("labels"))
+    capacity = mapping(mapping(node.get("status")).get("capacity"))
+    return labels.get("nvidia.com/gpu.present") == "true" or any(map(is_gpu, capacity))
 
 
 def findings(

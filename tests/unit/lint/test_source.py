@@ -1,5 +1,6 @@
 """Manifests are read as the API server reads them, with their lines, and nothing in them can hurt."""
 
+import json
 import time
 
 import pytest
@@ -91,10 +92,12 @@ HOSTILE = {
     "a tab": (f"{POD}a:\n\tb: c\n", "cannot be read as YAML"),
     "control characters": (f"{POD}a: \x00\n", "cannot be read as YAML"),
     "a template": (f"{POD}a: {{{{ .Values.a }}}}\nb: {{{{- end }}}}\n", "template of Helm"),
-    "an endless number of values": (
-        POD + "a: [" + "x," * source.VALUES_MAX + "]",
-        "expands to more",
+    "an endless number of aliases": (
+        POD + "a: &a [" + "x," * 1_000 + "]\nb: [" + "*a," * 1_001 + "]\n",
+        "expands to more than",
     ),
+    "JSON that is none": ('{"a": ' + " " * source.JSON_FROM_CHARS + "}", "cannot be read as JSON"),
+    "deep JSON": ('{"a": ' + "[" * source.JSON_FROM_CHARS, "cannot be read as JSON"),
 }
 
 
@@ -108,6 +111,23 @@ def test_hostile_text_is_refused_in_one_sentence_and_in_time(name: str) -> None:
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("a.yaml")
     assert len(str(caught.value)) < 500
+
+
+def test_values_beyond_a_bound_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "VALUES_MAX", 1_000)
+    with pytest.raises(InputError, match="has more than 1000 values"):
+        list(source.objects(POD + "a: [" + "x," * 1_001 + "]"))
+
+
+def test_large_json_is_read_as_the_small_is_but_for_its_lines() -> None:
+    items = [{"metadata": {"name": f"p{i}"}, "n": 1.5} for i in range(3)]
+    small = json.dumps({"apiVersion": "v1", "kind": "PodList", "items": items})
+    large = small + " " * source.JSON_FROM_CHARS
+    assert raws(small) == raws(large)
+    assert [m.line(()) for m in source.objects(large)] == [None, None, None]
+    one = json.dumps({"apiVersion": "v1", "kind": "Pod"}) + " " * source.JSON_FROM_CHARS
+    assert raws(one) == [{"apiVersion": "v1", "kind": "Pod"}]
+    assert raws('{"kind": 1, "items": [2]}' + " " * source.JSON_FROM_CHARS) == []
 
 
 def test_a_long_anchor_name_is_not_repeated_whole() -> None:

@@ -25,7 +25,7 @@ def ready(cluster: plane.Plane, name: str) -> int:
 
 
 def test_pods_are_ready_after_their_start_time_and_not_before(cluster: plane.Plane) -> None:
-    cluster.api.create(objects.deployment("ai", "slow", replicas=2, start_s=4))
+    cluster.api.create(objects.servers("ai", "slow", replicas=2, start_s=4))
 
     def phases() -> list[str]:
         return [p["status"]["phase"] for p in cluster.api.listed("Pod", "ai")]
@@ -39,7 +39,7 @@ def test_pods_are_ready_after_their_start_time_and_not_before(cluster: plane.Pla
 
 
 def test_a_pod_beyond_the_nodes_gpus_stays_pending(cluster: plane.Plane) -> None:
-    cluster.api.create(objects.deployment("ai", "wide", replicas=5))
+    cluster.api.create(objects.servers("ai", "wide", replicas=5))
 
     wait_until("four fit", lambda: ready(cluster, "wide") == 4)
     (waiting,) = [p for p in cluster.api.listed("Pod", "ai") if p["status"]["phase"] == "Pending"]

@@ -22,6 +22,8 @@ PLURALS: Mapping[str, tuple[str, str]] = {
     "ServiceAccount": ("api/v1", "serviceaccounts"),
     "ResourceQuota": ("api/v1", "resourcequotas"),
     "Deployment": ("apis/apps/v1", "deployments"),
+    "StatefulSet": ("apis/apps/v1", "statefulsets"),
+    "ReplicaSet": ("apis/apps/v1", "replicasets"),
     "HorizontalPodAutoscaler": ("apis/autoscaling/v2", "horizontalpodautoscalers"),
     "ClusterRole": ("apis/rbac.authorization.k8s.io/v1", "clusterroles"),
     "ClusterRoleBinding": ("apis/rbac.authorization.k8s.io/v1", "clusterrolebindings"),

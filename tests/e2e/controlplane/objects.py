@@ -1,4 +1,4 @@
-"""Manifests of the tests' cluster: nodes with GPUs, a Deployment of model servers, KWOK's stages."""
+"""Manifests of the tests' cluster: nodes with GPUs, model servers, quotas, KWOK's stages."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,15 +27,14 @@ def namespace(name: str) -> Object:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
-def deployment(
-    space: str, name: str, *, replicas: int = 1, start_s: float = 0.0, gpus: int = 1, **spec: Any
+def servers(
+    space: str, name: str, *, kind: str = "Deployment", replicas: int = 1, start_s: float = 0.0
 ) -> Object:
-    """Model servers that each take `gpus` GPUs and are Ready `start_s` after they were scheduled."""
+    """Model servers that each take a GPU and are Ready `start_s` after they were scheduled."""
     labels = {"app": name}
-    resources = {"limits": {GPU: str(gpus)}} if gpus else {}
     return {
         "apiVersion": "apps/v1",
-        "kind": "Deployment",
+        "kind": kind,
         "metadata": {"namespace": space, "name": name},
         "spec": {
             "replicas": replicas,
@@ -47,10 +46,13 @@ def deployment(
                 },
                 "spec": {
                     "containers": [
-                        {"name": "server", "image": "vllm/vllm-openai", "resources": resources}
+                        {
+                            "name": "server",
+                            "image": "vllm/vllm-openai",
+                            "resources": {"limits": {GPU: "1"}},
+                        }
                     ],
                     "terminationGracePeriodSeconds": 1,
-                    **spec,
                 },
             },
         },

@@ -5,7 +5,6 @@ what lets pods use GPUs that they were not given (GPU-A); `rules.RULES` says wha
 """
 
 from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
 
 from gpuscale.lint import bypass, cluster, scaling, workloads
 from gpuscale.lint.finding import SEVERITIES, Finding
@@ -30,15 +29,16 @@ def lint(manifests: Iterable[Manifest], triggers: scaling.Triggers) -> tuple[Fin
     return ordered(found)
 
 
-def audit(
-    manifests: Iterable[Manifest],
-    allowed: bypass.Allowed,
-    gpu_nodes: AbstractSet[str] = frozenset(),
-) -> tuple[Finding, ...]:
-    """What lets the pods of the objects use GPUs that they were not given, the gravest first."""
+def audit(manifests: Iterable[Manifest], allowed: bypass.Allowed) -> tuple[Finding, ...]:
+    """What lets the pods of the objects use GPUs that they were not given, the gravest first.
+
+    Where nodes are among the objects, pods are also judged by the node that they run on.
+    """
+    subjects = [Subject(manifest) for manifest in manifests]
+    gpu_nodes = frozenset(s.name for s in subjects if s.kind == "Node" and bypass.has_gpus(s.raw))
     found: list[Finding] = []
-    for manifest in manifests:
-        found.extend(bypass.findings(Subject(manifest), allowed, gpu_nodes))
+    for subject in subjects:
+        found.extend(bypass.findings(subject, allowed, gpu_nodes))
         if len(found) >= FINDINGS_MAX:
             break
     return ordered(found)

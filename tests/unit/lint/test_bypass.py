@@ -20,10 +20,8 @@ def pod(container: str = "", spec: str = "", *, meta: str = "", kind: str = "con
     )
 
 
-def rules(
-    text: str, *, allowed: Allowed | None = None, nodes: frozenset[str] = frozenset()
-) -> set[str]:
-    return {f.rule.id for f in audit(source.objects(text), allowed or Allowed(), nodes)}
+def rules(text: str, *, allowed: Allowed | None = None) -> set[str]:
+    return {f.rule.id for f in audit(source.objects(text), allowed or Allowed())}
 
 
 def env(value: str) -> str:
@@ -130,8 +128,10 @@ def test_a_way_past_the_scheduler_is_found_and_its_cure_is_not(
 def test_a_live_pod_is_judged_by_the_node_that_it_runs_on() -> None:
     text = pod("securityContext: {privileged: true}", "nodeName: gpu-1,")
     assert rules(text) == set()
-    assert rules(text, nodes=frozenset({"gpu-1"})) == {"GPU-A03"}
-    assert rules(text, nodes=frozenset({"gpu-2"})) == set()
+    node = "---\napiVersion: v1\nkind: Node\nmetadata: {{name: {}}}\nstatus: {{capacity: {}}}\n"
+    assert rules(text + node.format("gpu-1", "{nvidia.com/gpu: 8}")) == {"GPU-A03"}
+    assert rules(text + node.format("gpu-2", "{nvidia.com/gpu: 8}")) == set()
+    assert rules(text + node.format("gpu-1", "{cpu: 8}")) == set()
 
 
 def test_templates_are_judged_like_pods() -> None:

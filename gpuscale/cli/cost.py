@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False),
     help="The controller's settings, whose `prometheus` says the address and who we are.",
 )
+@click.option(
+    "--cluster",
+    metavar="NAME",
+    help="Only series whose label `cluster` is that, where one Prometheus has many.",
+)
 @click.option("--since", default="7d", show_default=True, help="How far back from now.")
 @click.option(
     "--by",
@@ -37,7 +42,14 @@ if TYPE_CHECKING:
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
 def cost(
-    *, url: str | None, config: str | None, since: str, by: str, price: str | None, form: str
+    *,
+    url: str | None,
+    config: str | None,
+    cluster: str | None,
+    since: str,
+    by: str,
+    price: str | None,
+    form: str,
 ) -> None:
     """Say whose the GPU-hours, the energy and the money were.
 
@@ -52,7 +64,7 @@ def cost(
     if by not in ("namespace", "workload") and not by.startswith("label:"):
         raise InputError(f"--by {by[:64]}: write namespace, workload or label:NAME")
     since_s = duration_s(since, "--since")
-    found, currency, at = asyncio.run(_read(_settings(url, config), since_s, by, price))
+    found, currency, at = asyncio.run(_read(_settings(url, config), since_s, by, price, cluster))
     if form == "json":
         head = {"at": at, "since_s": since_s, "by": by, "currency": currency}
         click.echo(json.dumps({**head, **_plain(found)}, indent=2))
@@ -78,7 +90,7 @@ def _settings(url: str | None, config: str | None) -> "PrometheusSettings":
 
 
 async def _read(
-    settings: "PrometheusSettings", since_s: float, by: str, price: str | None
+    settings: "PrometheusSettings", since_s: float, by: str, price: str | None, cluster: str | None
 ) -> "tuple[Bill, str, float]":
     from dataclasses import replace
 
@@ -89,7 +101,7 @@ async def _read(
     from gpuscale.cost.read import Reader
 
     prices: Prices | None = None if price in (None, "opencost") else load(price, Prices)
-    reader = Reader(settings, SystemClock(), since_s=since_s)
+    reader = Reader(settings, SystemClock(), since_s=since_s, cluster=cluster)
     try:
         accounts = await reader.accounts()
         if price == "opencost":

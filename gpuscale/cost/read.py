@@ -30,17 +30,25 @@ _OWNERS = (
 )
 """Pod names of StatefulSets, of Jobs and DaemonSets, of Deployments; the last that fits holds."""
 _HELD = "gpuscale_namespace_gpu_seconds_total"
-_INFO = "gpuscale_gpu_allocation_info"
 
 
 class Reader:
     """Questions about the window of `since_s` seconds that ends now. Every method raises SourceError."""
 
-    def __init__(self, settings: PrometheusSettings, clock: Clock, *, since_s: float) -> None:
+    def __init__(
+        self,
+        settings: PrometheusSettings,
+        clock: Clock,
+        *,
+        since_s: float,
+        cluster: str | None = None,
+    ) -> None:
+        """`cluster` is the value of the label `cluster` of all series that are read; None reads all."""
         wanted = msgspec.structs.replace(settings, timeout_s=max(TIMEOUT_S, settings.timeout_s))
         self._client = QueryApi(wanted, clock, connections_max=1)
         self._since_s = since_s
         self._window = f"{round(since_s)}s"
+        self._cluster = None if cluster is None else f'cluster="{_escaped(cluster)}"'
         self.at = clock.wall()
         self.address = self._client.shown
 
@@ -51,7 +59,7 @@ class Reader:
     async def accounts(self) -> Accounts:
         """What the exporters counted. Raises InputError where there is nothing of theirs."""
         labels = "namespace, resource, product, state"
-        held = await self._vector(f"sum by ({labels}) (increase({_HELD}[{self._window}]))")
+        held = await self._vector(f"sum by ({labels}) (increase({self._over(_HELD)}))")
         nodes = await self._nodes()
         if not held and not nodes:
             raise InputError(
@@ -59,7 +67,7 @@ class Reader:
                 f"{self._since_s / 3600:g} h: let it scrape the exporters (accounting is on by default)"
             )
         energy = await self._vector(
-            f"sum by (namespace) (increase(gpuscale_namespace_gpu_energy_joules_total[{self._window}]))"
+            f"sum by (namespace) (increase({self._over('gpuscale_namespace_gpu_energy_joules_total')}))"
         )
         return Accounts(
             held=tuple(
@@ -79,7 +87,7 @@ class Reader:
     async def _nodes(self) -> tuple[tuple[str, str, float], ...]:
         """GPU-seconds by product and state: a target's time, divided by the products that it has."""
         seconds = await self._vector(
-            f"sum by (instance, state) (increase(gpuscale_node_gpu_seconds_total[{self._window}]))"
+            f"sum by (instance, state) (increase({self._over('gpuscale_node_gpu_seconds_total')}))"
         )
         products = await self._products("instance")
         found: dict[tuple[str, str], float] = {}
@@ -94,7 +102,7 @@ class Reader:
 
     async def _products(self, by: str) -> Mapping[str, Mapping[str, float]]:
         """GPUs by a label and product."""
-        seen = f"max by ({by}, uuid, product) (last_over_time(gpuscale_gpu_info[{self._window}]))"
+        seen = f"max by ({by}, uuid, product) (last_over_time({self._over('gpuscale_gpu_info')}))"
         found: dict[str, dict[str, float]] = {}
         for metric, value in await self._vector(f"count by ({by}, product) ({seen})"):
             found.setdefault(metric.get(by, ""), {})[metric.get("product", "")] = value
@@ -103,7 +111,7 @@ class Reader:
     async def begin_s(self) -> float | None:
         """How long ago the accounts begin, in seconds, where that is later than the window; else None."""
         step = next((s for s in STEPS_S if self._since_s / s <= POINTS_MAX), STEPS_S[-1])
-        query = f"min(min_over_time(timestamp(gpuscale_node_gpu_seconds_total)[{self._window}:{step}s]))"
+        query = f"min(min_over_time(timestamp({self._series('gpuscale_node_gpu_seconds_total')})[{self._window}:{step}s]))"
         found = await self._vector(query)
         if not found:
             return None
@@ -117,7 +125,7 @@ class Reader:
                 f"--by label:{label[:64]} is no label of Kubernetes: write label:cost-center"
             )
         name = "label_" + re.sub(r"[^a-zA-Z0-9_]", "_", label)
-        series = f'kube_namespace_labels{{{name}!=""}}'
+        series = self._series("kube_namespace_labels", f'{name}!=""')
         window = f"last_over_time({series}[{self._window}])"
         found = {}
         # What it is now goes before what it was.
@@ -135,14 +143,15 @@ class Reader:
         """How the use of each namespace divides among its workloads, by the names of their pods."""
         step = next((s for s in STEPS_S if self._since_s / s <= POINTS_MAX), STEPS_S[-1])
         span = f"{self._window}:{step}s"
-        used = "max by (uuid) (gpuscale_gpu_utilization_ratio)"
-        power = "max by (uuid) (gpuscale_gpu_power_watts)"
+        info = self._series("gpuscale_gpu_allocation_info")
+        used = f"max by (uuid) ({self._series('gpuscale_gpu_utilization_ratio')})"
+        power = f"max by (uuid) ({self._series('gpuscale_gpu_power_watts')})"
         parts: dict[tuple[str, str, str], list[float]] = {}
         for i, query in enumerate(
             (
-                f"sum_over_time({_INFO}[{span}])",
-                f"sum_over_time(({_INFO} * on (uuid) group_left () {used})[{span}])",
-                f"sum_over_time(({_INFO} * on (uuid) group_left () {power})[{span}])",
+                f"sum_over_time({info}[{span}])",
+                f"sum_over_time(({info} * on (uuid) group_left () {used})[{span}])",
+                f"sum_over_time(({info} * on (uuid) group_left () {power})[{span}])",
             )
         ):
             named = f'label_replace({query}, "workload", "$1", "pod", "(.*)")'
@@ -163,7 +172,7 @@ class Reader:
     async def opencost(self) -> Prices:
         """Prices by product from OpenCost's price of a GPU-hour of each node. Raises InputError."""
         nodes = await self._vector(
-            f"max by (node) (avg_over_time(node_gpu_hourly_cost[{self._window}]))"
+            f"max by (node) (avg_over_time({self._over('node_gpu_hourly_cost')}))"
         )
         prices = {m.get("node", ""): value for m, value in nodes if value > 0}
         gpus = {
@@ -179,6 +188,15 @@ class Reader:
             )
         return found
 
+    def _series(self, metric: str, *matchers: str) -> str:
+        """A selector, in the cluster that is asked about."""
+        kept = [*matchers, *([self._cluster] if self._cluster else [])]
+        return f"{metric}{{{','.join(kept)}}}" if kept else metric
+
+    def _over(self, metric: str) -> str:
+        """The same over the window."""
+        return f"{self._series(metric)}[{self._window}]"
+
     async def _vector(self, query: str) -> Sequence[tuple[Mapping[str, str], float]]:
         """(labels, value) of an instant query, finite values only."""
         series: Sequence[Series] = await self._client.instant(query, self.at)
@@ -188,3 +206,8 @@ class Reader:
             if math.isfinite(value):
                 found.append((each.metric, value))
         return found
+
+
+def _escaped(value: str) -> str:
+    """A label value as a string of PromQL."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
-H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
+H100, A100, B200 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA B200"
 STEP_S = 120.0
 DAYS = 3.0
 END_S = math.floor(time.time() / STEP_S) * STEP_S - STEP_S
@@ -85,6 +85,16 @@ def past() -> Iterator[Series]:
     yield "kube_pod_info", 'namespace="chat",pod="x"', constant(1)
     yield "node_gpu_hourly_cost", 'node="n1"', constant(4)
     yield "node_gpu_hourly_cost", 'node="n2"', constant(2)
+    other = 'cluster="other",instance="z"'
+    labels = f'{other},namespace="chat",resource="nvidia.com/gpu",product="{B200}",state="active"'
+    yield "gpuscale_namespace_gpu_seconds_total", labels, counter(7)
+    yield "gpuscale_node_gpu_seconds_total", f'{other},state="allocated"', counter(7)
+    yield (
+        "gpuscale_gpu_info",
+        f'{other},node="z",uuid="GPU-z",gpu="0",product="{B200}"',
+        constant(1),
+    )
+    yield "node_gpu_hourly_cost", 'cluster="other",node="z"', constant(9)
     for i, name in enumerate(
         ("llama-7d9f8b6c5d-x2x4z", "llama-7d9f8b6c5d-bbbbb", "embed-0", "my-model")
     ):
@@ -97,7 +107,8 @@ def past() -> Iterator[Series]:
 
 def write_past(promtool: Path, folder: Path) -> None:
     found: dict[str, list[str]] = {}
-    for name, labels, value in past():
+    for name, given, value in past():
+        labels = given if given.startswith("cluster=") else f'cluster="mine",{given}'
         lines = found.setdefault(name, [])
         for i in range(int((END_S - START_S) / STEP_S) + 1):
             at = START_S + i * STEP_S
@@ -139,10 +150,11 @@ async def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-async def cost(real: RealPrometheus, *arguments: object) -> dict[str, Any]:
+async def cost(real: RealPrometheus, *arguments: object, cluster: str = "mine") -> dict[str, Any]:
     done = await run(
-        "cost", "--prometheus", real.url, "--since", f"{SINCE_H:g}h", "--format", "json", *arguments
-    )
+        "cost", "--prometheus", real.url, "--cluster", cluster, "--since", f"{SINCE_H:g}h",
+        "--format", "json", *arguments,
+    )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -190,6 +202,16 @@ async def test_workloads_divide_what_their_namespace_held(real: RealPrometheus) 
     assert hours(found, "chat/my-model") == (1.0, 0.5, 0.5, 0.0)
     assert hours(found, "chat/(others)") == (0.5, 0.0, 0.0, 0.5)
     assert hours(found, "train/(others)")[0] == 2.0
+
+
+async def test_one_cluster_of_many_is_billed_alone(real: RealPrometheus) -> None:
+    found = await cost(real, "--by", "workload", "--price", "opencost", cluster="other")
+    assert {row["name"] for row in found["rows"]} == {"chat/(others)"}
+    assert found["total"]["allocated_h"] == pytest.approx(7 * SINCE_H, rel=0.01)
+    assert found["total"]["cost"] == pytest.approx(7 * 9 * SINCE_H, rel=0.01)
+    done = await run("cost", "--prometheus", real.url, "--cluster", 'no"such\\')
+    assert done.returncode == 2
+    assert "no accounts" in done.stderr
 
 
 async def test_opencost_says_what_the_nodes_cost(real: RealPrometheus) -> None:
@@ -248,5 +270,5 @@ async def test_the_doctor_reads_what_reaches_a_prometheus(real: RealPrometheus) 
     done = await run("doctor", "--prometheus", real.url, "--format", "json")
     results = json.loads(done.stdout)["results"]
     (found,) = [r for r in results if (r["check"], r["status"]) == ("prometheus", "ok")]
-    assert "12 GPUs on 2 nodes" in found["sentence"]
+    assert "13 GPUs on 2 nodes" in found["sentence"]
     assert not [r for r in results if r["check"] in ("honor-labels", "kube-state-metrics", "dcgm")]

@@ -97,6 +97,8 @@ class Exporter:
     gpus: int
     lost: int
     """GPUs that do not answer."""
+    driver: str = ""
+    """The driver's version; empty where it does not tell."""
     attribution: str
     """Why holders are not known; empty where they are."""
 

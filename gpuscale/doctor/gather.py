@@ -270,7 +270,9 @@ def _exporter(sample: Mapping[str, Any]) -> Exporter | Unread:
     except msgspec.ValidationError:
         return Unread("what answers on its port is no exporter of gpuscale")
     holders = report.attribution
+    versions = mapping(mapping(sample.get("driver")).get("versions"))
     return Exporter(
+        driver=text(versions.get("driver"))[:64],
         driver_up=report.driver.up,
         reason=report.driver.reason or "",
         gpus=len(report.devices),

@@ -15,6 +15,9 @@ from gpuscale.doctor.facts import (
     some,
 )
 
+COUNTERS_FROM = 520
+"""Driver branch from which Hopper's counters are read without DCGM."""
+
 
 def here(facts: Here) -> Iterator[Result]:
     """This machine."""
@@ -64,6 +67,36 @@ def exporters(cluster: Cluster) -> Iterator[Result]:
                 cure="Give the DaemonSet the nodes' tolerations and labels (exporter.tolerations, exporter.affinity).",
             )
     yield from _said(cluster)
+    yield from _drivers(cluster)
+
+
+def _drivers(cluster: Cluster) -> Iterator[Result]:
+    """Which drivers the nodes run: different ones run images differently, old ones tell less."""
+    nodes: dict[str, list[str]] = {}
+    for node, said in sorted(cluster.exporters.items()):
+        if isinstance(said, Exporter) and said.driver:
+            nodes.setdefault(said.driver, []).append(node)
+    if not nodes:
+        return
+    listed = "; ".join(f"{version} on {some(names)}" for version, names in sorted(nodes.items()))
+    majors = {version.partition(".")[0] for version in nodes}
+    if len(majors) > 1:
+        yield Result(
+            check="drivers",
+            status="info",
+            sentence=f"nodes run NVIDIA drivers of different branches: {listed}",
+            cure="Bring them to one branch, or keep images that need the newer one off the others.",
+        )
+    else:
+        yield Result(check="drivers", status="ok", sentence=f"NVIDIA driver {listed}")
+    old = sorted(m for m in majors if m.isdecimal() and int(m) < COUNTERS_FROM)
+    if old:
+        yield Result(
+            check="drivers",
+            status="info",
+            sentence=f"drivers before {COUNTERS_FROM} tell nothing of the hardware counters (SM, tensor, memory bandwidth)",
+            cure=f"Upgrade to {COUNTERS_FROM} or later on nodes with Hopper or newer GPUs.",
+        )
 
 
 def _said(cluster: Cluster) -> Iterator[Result]:

@@ -115,7 +115,28 @@ def findings(subject: Subject, together: Together, triggers: Triggers) -> Iterat
         ]
     else:
         resources = _hpa_resources(subject)
+        yield from _named_metrics(subject)
     yield from _by_cpu(subject, target, together, resources)
+
+
+def _named_metrics(subject: Subject) -> Iterator[Finding]:
+    """GPU-L21 and L24 on metrics that an HPA takes from an adapter: it knows them by name alone."""
+    for i, metric in listed(subject.spec.get("metrics")):
+        kind = text(metric.get("type"))
+        source = mapping(metric.get(kind.lower()))
+        name = text(mapping(source.get("metric")).get("name"))
+        path: Path = ("spec", "metrics", i)
+        if name in UTILIZATION:
+            yield subject.found("GPU-L24", path, f"the metric is {quoted(name)}")
+        target = mapping(source.get("target"))
+        if kind in ("External", "Object") and target.get("type") == "AverageValue":
+            yield from _too_few(
+                subject,
+                (*path, kind.lower(), "target", "averageValue"),
+                _bound(promql.read(name)),
+                target.get("averageValue"),
+                subject.spec.get("maxReplicas"),
+            )
 
 
 def _by_cpu(
@@ -217,21 +238,30 @@ def _names_pods(query: promql.Query) -> bool:
 def _bounded(
     subject: Subject, path: Path, trigger: Mapping[str, Any], query: promql.Query
 ) -> Iterator[Finding]:
+    """GPU-L21 on a trigger of KEDA."""
+    if (trigger.get("metricType") or "AverageValue") == "AverageValue":
+        yield from _too_few(
+            subject,
+            (*path, "metadata", "threshold"),
+            _bound(query),
+            mapping(trigger.get("metadata")).get("threshold"),
+            subject.spec.get("maxReplicaCount", DEFAULT_MAX_REPLICAS),
+        )
+
+
+def _too_few(
+    subject: Subject, path: Path, bound: float | None, given: object, top: object
+) -> Iterator[Finding]:
     """GPU-L21: with AverageValue, no more than bound / threshold replicas are ever asked for."""
-    bound = _bound(query)
-    metadata = mapping(trigger.get("metadata"))
-    threshold = quantity(metadata.get("threshold"))
+    threshold = quantity(given)
     if bound is None or threshold is None or threshold <= 0:
         return
-    if (trigger.get("metricType") or "AverageValue") != "AverageValue":
-        return
     most = math.ceil(bound / float(threshold))
-    top = subject.spec.get("maxReplicaCount", DEFAULT_MAX_REPLICAS)
     if isinstance(top, int) and most < top:
         yield subject.found(
             "GPU-L21",
-            (*path, "metadata", "threshold"),
-            f"the value never exceeds {bound:g}, so with the threshold {quoted(metadata['threshold'])} "
+            path,
+            f"the value never exceeds {bound:g}, so with the threshold {quoted(given)} "
             f"the HPA never asks for more than {most} replicas, and takes away those beyond",
         )
 

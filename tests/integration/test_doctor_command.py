@@ -34,7 +34,7 @@ ALL_TYPES = (
 SAMPLE = {
     "at": 1.0,
     "node": "gpu-1",
-    "driver": {"up": True},
+    "driver": {"up": True, "versions": {"driver": "580.65.06"}},
     "attribution": {"up": False, "reason": "no_socket"},
 }
 
@@ -123,6 +123,7 @@ async def test_a_sick_cluster_is_told_what_is_wrong_with_it(tmp_path: Path) -> N
         ("GPU-L04", "warning"),
         ("exporters", "warning"),
         ("controller", "ok"),
+        ("drivers", "ok"),
         ("prometheus", "unknown"),
     }
     assert "the exporter on gpu-1 does not know who holds the GPUs: no_socket" in done.stdout

@@ -239,6 +239,19 @@ SICK: dict[str, tuple[Facts, str, str, str]] = {
         cluster(exporters={"gpu-1": Exporter(driver_up=True, reason="", gpus=8, lost=0, attribution="no_socket")}),
         "exporters", "warning", "no_socket",
     ),
+    "drivers of two branches": (
+        cluster(exporters={
+            "gpu-1": Exporter(driver_up=True, reason="", gpus=8, lost=0, attribution="", driver="580.65.06"),
+            "gpu-2": Exporter(driver_up=True, reason="", gpus=8, lost=0, attribution="", driver="510.47"),
+        }),
+        "drivers", "info", "510.47 on gpu-2; 580.65.06 on gpu-1",
+    ),
+    "an old driver": (
+        cluster(exporters={
+            "gpu-1": Exporter(driver_up=True, reason="", gpus=8, lost=0, attribution="", driver="470.1"),
+        }),
+        "drivers", "info", "before 520",
+    ),
     "no controller": (
         cluster(pods=(OPERATOR, system_pod("exp-1", "exporter"))), "controller", "warning", "controller",
     ),

@@ -102,6 +102,27 @@ def test_a_bounded_value_is_told_from_one_that_grows(
         assert f"more than {most} replicas" in said[0]
 
 
+@pytest.mark.parametrize(
+    ("kind", "target", "expected"),
+    [
+        ("external", 'type: AverageValue, averageValue: "70"', {"GPU-L21", "GPU-L24"}),
+        ("object", 'type: AverageValue, averageValue: "70"', {"GPU-L21", "GPU-L24"}),
+        ("external", 'type: Value, value: "70"', {"GPU-L24"}),
+        ("pods", 'type: AverageValue, averageValue: "70"', {"GPU-L24"}),  # of each pod: it may grow
+    ],
+)
+def test_an_hpa_on_a_metric_of_an_adapter_has_the_same_faults(
+    kind: str, target: str, expected: set[str]
+) -> None:
+    text = (
+        "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: a, namespace: ml}\n"
+        "spec: {scaleTargetRef: {kind: Deployment, name: llama}, maxReplicas: 8, metrics: ["
+        f"{{type: {kind.capitalize()}, {kind}: {{metric: {{name: DCGM_FI_DEV_GPU_UTIL}}, target: {{{target}}}}}}}]}}\n"
+    )
+    assert rules(text) == expected
+    assert rules(text.replace("DCGM_FI_DEV_GPU_UTIL", "http_requests")) == set()
+
+
 def test_the_gravest_comes_first_and_lines_follow_in_a_file() -> None:
     text = "\n---\n".join(case.broken for case in CASES)
     found = findings(text)

@@ -17,6 +17,7 @@ _STATIC = {
     "dom.js": "text/javascript",
     "gpus.js": "text/javascript",
     "findings.js": "text/javascript",
+    "doctor.js": "text/javascript",
     "charts.js": "text/javascript",
     "style.css": "text/css",
     "icon.svg": "image/svg+xml",

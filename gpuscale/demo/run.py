@@ -17,6 +17,7 @@ from gpuscale.demo import scenario
 from gpuscale.demo.keda import Scaled, SimulatedKeda, SimulatedKubelet
 from gpuscale.demo.time import VirtualClock
 from gpuscale.demo.world import ClusterView, PodPages, SignalWithPast
+from gpuscale.doctor.visit import Visits
 from gpuscale.exporter import simulated
 from gpuscale.exporter.daemon import Exporter
 from gpuscale.settings import ControllerSettings, ExporterSettings
@@ -92,6 +93,7 @@ class Demo:
             self.clock,
             signal=SignalWithPast(ScrapeSignal(settings.scrape, self.clock), self.cluster, port),
             cluster=ClusterView(self.cluster, objects),
+            doctor=Visits(settings, SystemClock()).results,
         )
         await self.controller.start(daemon, ticking=False)
         host, grpc_port = self.controller.grpc_address

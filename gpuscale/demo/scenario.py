@@ -113,6 +113,7 @@ def settings(
             "listen": listen,
             "listen_grpc": listen_grpc,
             "policies": policies,
+            "kubernetes": {"enabled": "off"},  # whatever cluster its user has is left alone
             "exporters": {"urls": list(exporters), "fresh_s": 2.0},
         },
         ControllerSettings,

@@ -1,7 +1,8 @@
 """The page in a real browser: what it shows, what it refuses to run, and what it says when something is missing."""
 
+import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -46,6 +47,7 @@ class Served:
     gpus: GpuMap = field(default_factory=lambda: GpuMap(configured=False))
     ticks: Ticks = field(default_factory=Ticks)
     audit: AuditState | None = None
+    doctor: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
     url: str = ""
 
     async def start(self, listen: str = "127.0.0.1:0") -> HttpServer:
@@ -67,6 +69,7 @@ class Served:
             decision_at=decision_at,
             gpus=gpus,
             ticks=self.ticks,
+            doctor=self.doctor,
         ).attach(app)
         server = await HttpServer.start(app, listen)
         self.url = "http://{}:{}".format(*server.address)
@@ -464,3 +467,46 @@ async def test_without_a_cluster_the_audit_says_why_there_is_none() -> None:
         tiles = await b.page.locator("#finding-tiles").inner_text()
 
     assert "Findings\n–" in tiles
+
+
+async def test_the_doctor_looks_once_however_often_the_page_is_refreshed() -> None:
+    visits = 0
+    done = asyncio.Event()
+
+    async def results() -> Mapping[str, Any]:
+        nonlocal visits
+        visits += 1
+        await done.wait()
+        wrong = {
+            "check": "device-plugin",
+            "status": "error",
+            "sentence": HOSTILE,
+            "cure": "mend it",
+        }
+        fine = {"check": "keda", "status": "ok", "sentence": "KEDA 2.18", "cure": ""}
+        return {"at": NOW, "results": [wrong, fine]}
+
+    served = Served(doctor=results)
+    served.play(1, "llama")
+    async with serving(served), browser("light", 380) as b:
+        await b.page.goto(f"{served.url}/#/doctor")
+        await b.page.get_by_text("The doctor is looking").wait_for()
+        for i in range(1, 5):
+            served.play(1, "llama", begin=i)
+            await b.page.get_by_text(f"tick {i + 1}").wait_for()
+        asked = visits
+        done.set()
+        await b.page.get_by_text("device-plugin").wait_for()
+        shown = await b.page.locator("#doctor").inner_text()
+        tiles = await b.page.locator("#doctor-tiles").inner_text()
+        overflow = await b.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        ran = await b.page.evaluate("window.ran")
+
+    assert asked == 1
+    assert HOSTILE in shown
+    assert "Cure: mend it" in shown
+    assert "1 as they should be" in shown
+    assert "Wrong\n1" in tiles
+    assert overflow <= 0
+    assert ran is None
+    assert b.complaints == []

@@ -1,15 +1,18 @@
 // The page: asks the JSON API after each tick, and writes everything it gets as text (textContent),
 // never as markup. What a workload is called is somebody else's choice. Routes are in the fragment:
-// `#/` is the fleet, `#/w/NAMESPACE/NAME` one workload, `#/gpus` the map of GPUs, `#/findings` what needs a person.
+// `#/` is the fleet, `#/w/NAMESPACE/NAME` one workload, `#/gpus` the map of GPUs, `#/findings` what needs a
+// person, `#/doctor` what the doctor finds.
 
 import { drawWorkload, forgetCharts, recolorCharts } from "/static/charts.js";
 import { clock, count, el, number, percent, span, sparkline, tiles } from "/static/dom.js";
+import { showDoctor } from "/static/doctor.js";
 import { showFindings } from "/static/findings.js";
 import { showGpus } from "/static/gpus.js";
 
 const POLL_MS = 2000; // without the stream of events; the server answers 304 while nothing is new
 const CALM_MS = 20000; // with it: what changes between ticks, such as readiness
 const TIMEOUT_MS = 8000;
+const DOCTOR_MS = 30000; // a visit asks the whole cluster
 const SEARCH_MS = 200;
 const PAGE_ROWS = 100;
 
@@ -18,7 +21,7 @@ const STATES = {
   rising: ["scaling up", "up"], falling: ["scaling down", "calm"], steady: ["steady", "good"],
 };
 
-const VIEWS = { "#/gpus": ["GPUs", showGpus], "#/findings": ["Findings", showFindings] };
+const VIEWS = { "#/gpus": ["GPUs", showGpus], "#/findings": ["Findings", showFindings], "#/doctor": ["Doctor", showDoctor] };
 
 const main = document.getElementById("main");
 const banners = document.getElementById("banners");
@@ -47,7 +50,7 @@ const tags = new Map(); // path -> [etag, body]
 async function ask(path) {
   const [tag, kept] = tags.get(path) ?? [];
   const headers = tag ? { "If-None-Match": tag } : {};
-  const response = await fetch(path, { headers, cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
+  const response = await fetch(path, { headers, cache: "no-store", signal: AbortSignal.timeout(path === "/api/v1/doctor" ? DOCTOR_MS : TIMEOUT_MS) });
   if (response.status === 304 && kept) return { body: kept, fresh: false };
   const body = await response.json().catch(() => ({ error: `the controller answered ${response.status}` }));
   if (!response.ok) throw Object.assign(new Error(body.error ?? `status ${response.status}`), { answered: true });

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from gpuscale.controller.candidates import (
     BLEND,
     CANDIDATES,
-    CEILING,
     DEFAULT,
     HOLD_LEADS,
     HOLD_LONG_S,
@@ -52,9 +51,6 @@ PRIOR_EXCESS = 0.2
 an hour: a quiet first half hour must not recommend the most daring one."""
 PRIOR_FADE_S = 2 * 3600.0
 """Experience that halves the prior's weight: after a day nothing of it is left."""
-UNPROVEN_S = 6 * 3600.0
-"""Until there is a quarter of a day of experience, the default is the least that is asked for: a rush
-in a first hour proves that more is needed, a lull does not prove that less is enough."""
 BLEND_SCALE = 0.025
 """A candidate that cost two and a half per cent more than the cheapest weighs 1/e of it: less follows
 chance, more lets in what is known to be dear."""
@@ -140,9 +136,6 @@ class Bank:
         self._picks, self._target = columns(self.candidates, SIGNALS)
         self._floors = floors(self.candidates, SIGNALS)
         self._prior = _prior(self.candidates)
-        names = [c.name for c in self.candidates]
-        known = {DEFAULT, CEILING} <= set(names)
-        self._start = (names.index(DEFAULT), names.index(CEILING)) if known else None
         self._decay = 0.5 ** (tick_s / HALF_LIFE_S)
         wide = len(self.candidates) + 1
         self._fleet = Fleet(
@@ -183,12 +176,7 @@ class Bank:
         self._charge(demand, terms)
         own = self._own(self._signals(now, bases, terms.lead_s), terms)
         costs = self._costs(terms)
-        blend = _blend(own, costs[:, :-1])
-        if self._start is not None:
-            # A forecast without experience may be far off upwards, too.
-            floor = np.minimum(own[:, self._start[0]], own[:, self._start[1]])
-            blend = np.where(self.known_s < UNPROVEN_S, np.maximum(blend, floor), blend)
-        planned = self.follower.advance(blend)
+        planned = self.follower.advance(_blend(own, costs[:, :-1]))
         wants = np.concatenate([own, planned[:, None]], axis=1)
         wants = np.maximum(wants, self._drains(bases[:, 0], terms))
         self.want = np.clip(wants, terms.min_replicas[:, None], terms.max_replicas[:, None])

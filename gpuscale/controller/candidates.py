@@ -36,8 +36,6 @@ SIGNALS: tuple[str, ...] = tuple(f"{base}-{hold}" for hold in _HOLDS for base in
 DEFAULT = "forecast-q99-quick@1"
 """What a workload without any past starts with: of all, the one that was never far off in the first
 hour of synthetic workloads."""
-CEILING = "burst-steady@0.5"
-"""What the default is trusted up to without experience: twice the highest half minute of late."""
 REFERENCE = "reactive@0.8"
 """What the others are compared with in explanations: the common rule of thumb, an HPA on the rate."""
 BLEND = "blend"

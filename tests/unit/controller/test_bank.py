@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpuscale.controller import outlook
-from gpuscale.controller.bank import PAST_WEIGHT, UNPROVEN_S, Bank, Choice, Terms, _blend
+from gpuscale.controller.bank import PAST_WEIGHT, Bank, Choice, Terms, _blend
 from gpuscale.controller.candidates import (
     BLEND,
     CANDIDATES,
@@ -153,36 +153,6 @@ def test_a_new_workload_starts_with_the_default() -> None:
     assert bank.candidates[choice.candidate[0]].name == DEFAULT
     assert choice.planned[0] == 8
     assert np.isnan(choice.costs).all()
-
-
-def forecasts_above(count: int, peak: float) -> list[float]:
-    """What is planned at each tick of a demand of 80 whose forecast says that it may rise to `peak`."""
-    bank, planned = Bank(1, TICK_S), []
-    bases = np.full((1, BASES), 80.0)
-    bases[0, outlook.BASES.index("q99")] = peak
-    for tick in range(count):
-        choice = bank.advance((tick + 1) * TICK_S, bases, np.array([80.0]), terms())
-        planned.append(float(choice.planned[0]))
-    return planned
-
-
-def test_a_lull_in_the_first_hours_does_not_prove_that_less_is_enough() -> None:
-    first_day = forecasts_above(int(86_400 / TICK_S), 120.0)
-    unproven = int(UNPROVEN_S / TICK_S)
-    assert min(first_day[:unproven]) == 12.0
-    assert first_day[-1] == 8.0
-
-
-def test_a_rush_in_the_first_hours_proves_that_more_is_needed() -> None:
-    """Demand comes in waves that the default does not foresee."""
-    wave = np.where(np.arange(int(2 * 3600 / TICK_S)) % 160 < 40, 80.0, 40.0)
-    bank, planned = Bank(1, TICK_S), []
-    for tick, value in enumerate(wave):
-        choice = bank.advance(
-            (tick + 1) * TICK_S, np.full((1, BASES), value), np.array([value]), terms()
-        )
-        planned.append(float(choice.planned[0]))
-    assert planned[-1] >= 7.0
 
 
 def test_calm_demand_makes_the_bank_thrifty() -> None:

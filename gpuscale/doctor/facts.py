@@ -22,6 +22,11 @@ class Unread:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Unreachable(Unread):
+    """What was named, and did not answer: an illness of its own."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """What a check came to."""

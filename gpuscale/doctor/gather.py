@@ -17,7 +17,16 @@ from gpuscale.controller import inventory, listing
 from gpuscale.controller.gateway import KubeGateway, Resource
 from gpuscale.controller.gpumap import NodeReport
 from gpuscale.controller.queryapi import QueryApi
-from gpuscale.doctor.facts import Cluster, Exporter, Here, Node, Pod, Prometheus, Unread
+from gpuscale.doctor.facts import (
+    Cluster,
+    Exporter,
+    Here,
+    Node,
+    Pod,
+    Prometheus,
+    Unreachable,
+    Unread,
+)
 from gpuscale.errors import ApiError, ApiNotFound, DriverError, SourceError
 from gpuscale.lint.podspec import is_gpu, is_mistaken, listed, mapping, pods, quantity, text
 from gpuscale.settings import PrometheusSettings
@@ -56,7 +65,7 @@ async def cluster(
     try:
         version = text((await gateway.get("/version")).get("gitVersion"))
     except ApiError as error:
-        return Unread(str(error))
+        return Unreachable(str(error))
     slices = await _tried(_slices(gateway))
     dra = slices if isinstance(slices, dict) else {}
 
@@ -295,7 +304,7 @@ async def prometheus(settings: PrometheusSettings | None, clock: Clock) -> Prome
     try:
         values = {name: await _value(client, query, clock) for name, query in QUERIES.items()}
     except SourceError as error:
-        return Unread(str(error))
+        return Unreachable(str(error))
     finally:
         await client.close()
     return Prometheus(address=client.shown, **values)

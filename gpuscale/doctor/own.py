@@ -10,6 +10,8 @@ from gpuscale.doctor.facts import (
     Pod,
     Prometheus,
     Result,
+    Status,
+    Unreachable,
     Unread,
     number,
     some,
@@ -180,7 +182,8 @@ def _not_ready(check: str, word: str, pods: list[Pod]) -> Iterator[Result]:
 def prometheus(found: Prometheus | Unread, cluster: Cluster | Unread) -> Iterator[Result]:
     """What reaches Prometheus."""
     if isinstance(found, Unread):
-        yield Result(check="prometheus", status="unknown", sentence=found.reason)
+        status: Status = "error" if isinstance(found, Unreachable) else "unknown"
+        yield Result(check="prometheus", status=status, sentence=found.reason)
         return
     if found.gpus is None:
         yield Result(
@@ -241,7 +244,9 @@ def _unscraped(found: Prometheus, cluster: Cluster | Unread) -> Iterator[Result]
 
 def cluster_facts(facts: Facts) -> Iterator[Result]:
     """Whether there is a cluster to look at."""
-    if isinstance(facts.cluster, Unread):
+    if isinstance(facts.cluster, Unreachable):
+        yield Result(check="cluster", status="error", sentence=facts.cluster.reason)
+    elif isinstance(facts.cluster, Unread):
         yield Result(
             check="cluster",
             status="unknown",

@@ -17,6 +17,7 @@ from gpuscale.doctor.facts import (
     Pod,
     Prometheus,
     Result,
+    Unreachable,
     Unread,
 )
 from gpuscale.settings import ControllerSettings
@@ -329,6 +330,14 @@ def test_without_cluster_and_prometheus_it_says_what_it_did_not_see() -> None:
     assert [(r.check, r.status) for r in told(blind)] == [
         ("cluster", "unknown"),
         ("prometheus", "unknown"),
+    ]
+
+
+def test_what_was_named_and_did_not_answer_is_an_illness() -> None:
+    gone = replace(HEALTHY, cluster=Unreachable("no route"), prometheus=Unreachable("refused"))
+    assert [(r.check, r.status) for r in told(gone)] == [
+        ("cluster", "error"),
+        ("prometheus", "error"),
     ]
 
 

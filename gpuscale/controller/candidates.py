@@ -4,7 +4,7 @@ A candidate is a parameter set of the plan (`plan.Candidate`): which column of t
 at which utilization, and how fast it follows down. `quick` follows at once, no suffix after five
 minutes (the HPA's default), `steady` after two start times, a quarter of an hour at least. Columns
 that look back further than a minute have the last minute at 95 % utilization as their floor: what
-arrives now is served now.
+arrives now is served now; `loose` ones let a minute's noise queue for a moment.
 
 Families overlap on purpose. Each was kept because leaving it out cost more, on demand made from
 seeds and on recordings alike, than the time it takes to run it.
@@ -29,6 +29,8 @@ up for less than it takes to start one again saves nothing."""
 HOLD_SLOTS = 6
 
 FLOOR_TARGET = 0.95
+LOOSE_TARGET = 1.0
+"""A minute that fills what is ready is noise that a queue carries, where the mean of five fits."""
 
 _HOLDS: tuple[str, ...] = ("quick", "held", "steady")
 SIGNALS: tuple[str, ...] = tuple(f"{base}-{hold}" for hold in _HOLDS for base in BASES)
@@ -45,7 +47,12 @@ _SUFFIX = {"quick": "-quick", "held": "", "steady": "-steady"}
 
 
 def _family(
-    name: str, base: str, *, floor: str | None = None, **targets: Sequence[float]
+    name: str,
+    base: str,
+    *,
+    floor: str | None = None,
+    floor_target: float = FLOOR_TARGET,
+    **targets: Sequence[float],
 ) -> tuple[Candidate, ...]:
     """One candidate for each hold and each of its targets."""
     return tuple(
@@ -54,7 +61,7 @@ def _family(
             signal=f"{base}-{hold}",
             target=target,
             floor=floor,
-            floor_target=FLOOR_TARGET,
+            floor_target=floor_target,
         )
         for hold, some in targets.items()
         for target in some
@@ -62,6 +69,14 @@ def _family(
 
 
 _NOW = "recent-quick"
+_EXPECTED = "q50-quick"
+"""What is alike knows no hour of the day: what the forecast expects is served too."""
+
+
+def _loose(base: str, *, floor: str = _NOW, **targets: Sequence[float]) -> tuple[Candidate, ...]:
+    """A family whose floor may fill what is ready."""
+    return _family(f"{base}-loose", base, floor=floor, floor_target=LOOSE_TARGET, **targets)
+
 
 CANDIDATES: tuple[Candidate, ...] = (
     *_family(
@@ -87,6 +102,13 @@ CANDIDATES: tuple[Candidate, ...] = (
     *_family("hour-30", "hour-30", floor=_NOW, quick=(0.9, 1.0)),
     *_family("hour-100", "hour-100", floor=_NOW, quick=(0.9,)),
     *_family("hour-100-held", "hour-100", floor="recent-held", quick=(1.0,)),
+    *_loose("rise-10", quick=(1.0,)),
+    *_loose("rise-30", quick=(1.0,), held=(1.0,)),
+    *_loose("rise-100", quick=(0.95, 1.0), held=(1.0,)),
+    *_loose("like-30", floor=_EXPECTED, quick=(0.9,)),
+    *_loose("like-100", floor=_EXPECTED, quick=(1.0,), held=(0.9,), steady=(0.9,)),
+    *_family("like-30-held", "like-30", floor="recent-held", quick=(0.9,)),
+    *_family("like-100-held", "like-100", floor="recent-held", quick=(0.9,)),
 )
 
 

@@ -12,11 +12,14 @@ best level is always one of the samples. It is no fixed quantile: where outcomes
 it covers nearly all of them, and along a thin tail it stops, because a step up the tail costs as
 much as any other and is needed less and less often.
 
-Two kinds of samples are judged here:
+Three kinds of samples are judged here:
 
 - how far demand rose within a start time, in the last two hours and around this time of the last
   seven days, added to the present mean of five minutes;
-- the minutes of the last hour as they were, for demand that swings about a mean.
+- the minutes of the last hour as they were, for demand that swings about a mean;
+- what followed the times of the last week that were most like the present (analogs; Lorenz,
+  "Atmospheric Predictability as Revealed by Naturally Occurring Analogues", 1969): a low within a
+  busy half hour is followed by other things than a lull, and neither by what comes at night.
 
 Pure functions; a row is a workload now, or a minute of one workload's past.
 """
@@ -24,8 +27,8 @@ Pure functions; a row is a workload now, or a minute of one workload's past.
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscale.controller.domain import Floats, Ints
-from gpuscale.controller.history import BIN_S, BINS_MAX, DAY_S
+from gpuscale.controller.domain import Bools, Floats, Ints
+from gpuscale.controller.history import BIN_S, BINS_MAX, BINS_PER_DAY, DAY_S
 
 DAYS = 7
 AROUND_BINS = 6
@@ -37,6 +40,13 @@ SAMPLES_MIN = 12
 """An hour's worth: with fewer there is no margin, and the level itself stands."""
 LEAD_S_MAX = 12 * 3600.0
 """Longer start times are judged as this one: the day before must have ended."""
+
+NEIGHBOURS = 64
+"""Past times that are taken as like the present, of a week's 2,016: fewer are chance, more are no
+longer like it. Where fewer are known, nothing is like the present."""
+LIKE_MAX = 2.0
+"""Twice or half as much is no longer like it, however near it is beside the others."""
+HALF_HOUR_BINS = 6
 
 _UNKNOWN = -np.inf
 
@@ -87,6 +97,81 @@ def rises(values: NDArray[np.float32], rows: Ints, now: Floats, lead_s: Floats) 
         peak = np.maximum(peak, _mean_at(values, rows, start + lead_s * share))
     closed = np.floor(now / BIN_S)[:, None] * BIN_S
     return np.where(start + lead_s <= closed, peak - begin, np.nan)
+
+
+def likes(
+    values: NDArray[np.float32],
+    rows: Ints,
+    *,
+    now: Floats,
+    level: Floats,
+    half_hour: Floats,
+    lead_s: Floats,
+) -> Floats:
+    """The highest five minutes within `lead_s` after the times most like now: (r, NEIGHBOURS).
+
+    Alike are times whose mean of five minutes and whose mean of half an hour lie close to `level`
+    and `half_hour` (r,), as points in a plane; `values`, `rows`, `now`, `lead_s` as for `rises`.
+    NaN throughout where too little is known. Nothing of the bin that `now` lies in, or later, is read.
+    """
+    out = np.full((len(rows), NEIGHBOURS), np.nan)
+    ahead = np.ceil(np.minimum(lead_s, LEAD_S_MAX) / BIN_S).astype(np.int64)
+    # Start times differ little: a pass for each number of bins that they take, 144 at most.
+    for bins in np.unique(ahead):
+        at = np.flatnonzero(ahead == bins)
+        out[at] = _likes(
+            values,
+            rows[at],
+            now=now[at],
+            level=level[at, None].astype(np.float32),
+            half_hour=half_hour[at, None].astype(np.float32),
+            ahead=max(1, int(bins)),
+        )
+    return out
+
+
+def _likes(
+    values: NDArray[np.float32],
+    rows: Ints,
+    *,
+    now: Floats,
+    level: NDArray[np.float32],
+    half_hour: NDArray[np.float32],
+    ahead: int,
+) -> Floats:
+    count = DAYS * BINS_PER_DAY
+    closed = (now // BIN_S).astype(np.int64)
+    back = np.arange(1, count + HALF_HOUR_BINS)
+    # Newest first; float32 as kept, since there are thousands of them a row.
+    path = values[rows[:, None], (closed[:, None] - back) % BINS_MAX]
+    half = np.zeros((len(rows), count), dtype=np.float32)
+    for earlier in range(HALF_HOUR_BINS):
+        half += path[:, earlier : earlier + count]
+    half /= HALF_HOUR_BINS
+    then, half, peak = path[:, ahead:count], half[:, ahead:], _highest(path, ahead)
+    peak = peak[:, : count - ahead]
+    away = (then - level) ** 2 + (half - half_hour) ** 2
+    # Comparisons with what is unknown are false: a hole is like nothing.
+    like = _like(then, level) & _like(half, half_hour) & ~np.isnan(peak)
+    away = np.where(like, away, np.inf)
+    nearest = np.argpartition(away, NEIGHBOURS, axis=1)[:, :NEIGHBOURS]
+    enough = like.sum(axis=1) >= NEIGHBOURS
+    found = np.take_along_axis(peak, nearest, axis=1).astype(np.float64)
+    return np.where(enough[:, None], found, np.nan)
+
+
+def _like(then: NDArray[np.float32], now: NDArray[np.float32]) -> Bools:
+    return (then <= LIKE_MAX * now) & (now <= LIKE_MAX * then)
+
+
+def _highest(path: NDArray[np.float32], span: int) -> NDArray[np.float32]:
+    """Maximum of every `span` neighbours, NaN where one of them is; shorter by span - 1."""
+    highest, size = path, 1
+    while 2 * size <= span:
+        highest = np.maximum(highest[:, :-size], highest[:, size:])
+        size *= 2
+    rest = span - size
+    return np.maximum(highest[:, :-rest], highest[:, rest:]) if rest else highest
 
 
 def _mean_at(values: NDArray[np.float32], rows: Ints, at: Floats) -> Floats:

@@ -9,9 +9,12 @@ from gpuscale.controller.history import BIN_S, BINS_PER_DAY, DAY_S, History
 from gpuscale.controller.newsvendor import (
     AROUND_BINS,
     DAYS,
+    NEIGHBOURS,
     RECENT_BINS,
     SAMPLES_MIN,
+    _highest,
     best_levels,
+    likes,
     rises,
 )
 
@@ -95,3 +98,68 @@ def test_a_hole_in_the_past_is_no_sample() -> None:
     kept.values[:] = np.nan
     found = rises(kept.values, np.array([0]), np.array([NOW_S]), np.array([600.0]))
     assert np.isnan(found).all()
+
+
+def alike(kept: History, level: float, half_hour: float, *, now: float = NOW_S) -> Floats:
+    """What followed within ten minutes the times that are like these."""
+    found: Floats = likes(
+        kept.values,
+        np.array([0]),
+        now=np.array([now]),
+        level=np.array([level]),
+        half_hour=np.array([half_hour]),
+        lead_s=np.array([600.0]),
+    )[0]
+    return found
+
+
+def swinging() -> History:
+    """Swings between 20 and 60 by day, and lies still at 20 by night."""
+    number = np.arange(BINS_PER_DAY)
+    return history(np.where((number >= 96) & (number % 3 == 0), 60.0, 20.0))
+
+
+def test_a_low_within_a_busy_half_hour_is_followed_by_other_things_than_a_lull() -> None:
+    kept = swinging()
+    assert (alike(kept, 20.0, 100.0 / 3.0) == 60.0).mean() > 0.9
+    assert (alike(kept, 20.0, 20.0) == 20.0).mean() > 0.9
+
+
+def test_nothing_is_like_what_never_was() -> None:
+    assert np.isnan(alike(swinging(), 500.0, 500.0)).all()
+    assert np.isnan(alike(swinging(), 0.0, 0.0)).all()
+
+
+def test_without_enough_that_is_alike_there_is_nothing_to_follow() -> None:
+    kept = swinging()
+    known = kept.values[0].copy()
+    first = int(NOW_S // BIN_S) - NEIGHBOURS
+    kept.values[:] = np.nan
+    column = (first + np.arange(NEIGHBOURS)) % kept.values.shape[1]
+    kept.values[0, column] = known[column]
+    assert np.isnan(alike(kept, 20.0, 100.0 / 3.0)).all()
+
+
+def test_a_hole_is_like_nothing_and_follows_nothing() -> None:
+    kept = swinging()
+    kept.values[0, ::40] = np.nan
+    found = alike(kept, 20.0, 20.0)
+    assert not np.isnan(found).any()
+    assert set(found.tolist()) <= {20.0, 60.0}
+
+
+@given(st.integers(0, 12), st.floats(0.0, 299.0))
+def test_what_followed_is_read_up_to_now_and_no_further(ahead: int, into_bin: float) -> None:
+    kept = swinging()
+    column = int(NOW_S // BIN_S) % kept.values.shape[1]
+    before = alike(kept, 20.0, 20.0, now=NOW_S + into_bin)
+    kept.values[0, (column + np.arange(1 + ahead)) % kept.values.shape[1]] = 39.0
+    np.testing.assert_array_equal(before, alike(kept, 20.0, 20.0, now=NOW_S + into_bin))
+
+
+@given(st.integers(1, 144), st.integers(0, 5))
+def test_the_highest_of_neighbours_is_that_of_each_of_them(span: int, seed: int) -> None:
+    path = np.random.default_rng(seed).random((2, 200)).astype(np.float32)
+    found = _highest(path, span)
+    expected = np.lib.stride_tricks.sliding_window_view(path, span, axis=1).max(axis=2)
+    np.testing.assert_array_equal(found, expected)

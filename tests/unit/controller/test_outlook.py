@@ -44,6 +44,17 @@ def test_a_swinging_hour_is_worth_standing_by_for() -> None:
     assert hour[1] == 20.0
 
 
+def test_a_rush_that_always_follows_this_is_stood_by_for_though_nothing_has_risen_yet() -> None:
+    """For three days, ten minutes of sixty follow twenty of twenty; at a level of twenty, that is known."""
+    times = START_S - 60.0 * np.arange(3 * 1440, dtype=np.float64)[::-1]
+    demand = np.where((times % 1800.0 > 0.0) & (times % 1800.0 <= 600.0), 60.0, 20.0)
+    memory = initial_memory(KEYS, TICK_S)
+    memory = backfill(memory, KEYS[0], times, demand, 60.0)
+    memory = lived(np.full((20 * 4, 2), 20.0), memory)
+    assert memory.outlook.like[0, -1] == 60.0
+    assert np.isnan(memory.outlook.like[1]).all()
+
+
 def test_a_past_leaves_what_living_through_it_leaves() -> None:
     times = START_S - 60.0 * np.arange(2 * 1440, dtype=np.float64)[::-1]
     demand = 30.0 + 10.0 * np.sin(times / 3600.0)

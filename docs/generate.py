@@ -179,6 +179,7 @@ SIGNAL_TITLES = {
     "running": "running",
     "sojourn_s": "seconds inside",
     "queue_s": "seconds waited",
+    "unserved": "of them unserved",
     "kv_fraction": "KV cache in use",
     "prompt_tokens": "prompt tokens",
     "generation_tokens": "generated tokens",

@@ -204,7 +204,7 @@ def _step(memory: PodMemory | None, sample: PodSample) -> tuple[PodMemory, _Flow
         arrivals=arrivals,
         running=_running(last, sample, waiting),
         waiting=waiting,
-        throughput=None if ended is None else clean(ended / seconds, ceiling=RATE_MAX),
+        throughput=None if ended is None else _served(last, sample, ended) / seconds,
         ended=ended,
         queued_s=queued_s,
         sojourn_s=_increase(last.sojourn_s, sample.sojourn_s),
@@ -259,6 +259,12 @@ def _ended(last: PodSample, sample: PodSample) -> float | None:
         for series, count in after.items()
         if series in before
     )
+
+
+def _served(last: PodSample, sample: PodSample, ended: float) -> float:
+    """Those of the ended that were served. Whoever gave up while waiting shows no capacity."""
+    unserved = _increase(last.unserved, sample.unserved)
+    return min(max(0.0, ended - (unserved or 0.0)), RATE_MAX * (sample.at - last.at))
 
 
 def _growth(last: PodSample, sample: PodSample, *, restarted: bool) -> float:

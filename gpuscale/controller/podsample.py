@@ -24,6 +24,8 @@ class PodSample:
     """Requests that ended, since the server's start, per counter series (any stable key)."""
     in_tokens: bool = False
     """`completed` counts generated tokens, and says nothing about requests."""
+    unserved: float | None = None
+    """Of `completed`, those that got nothing (given up, failed); None where they are not told apart."""
     running: float | None = None
     waiting: float | None = None
     sojourn_s: float | None = None
@@ -63,6 +65,7 @@ def cleaned(sample: PodSample) -> PodSample:
     return replace(
         sample,
         completed=completed,
+        unserved=clean(sample.unserved),
         running=clean(sample.running),
         waiting=clean(sample.waiting),
         sojourn_s=clean(sample.sojourn_s),

@@ -33,6 +33,7 @@ class ServerMetric:
 
 SIGNALS: tuple[str, ...] = (
     "completed",
+    "unserved",
     "waiting",
     "running",
     "sojourn_s",
@@ -65,6 +66,9 @@ class ServerTable:
     """What demand counts: generated tokens where the server counts no requests."""
     recommend_only: bool = False
     """The server scales itself: gpuscale computes and shows, and never acts on it."""
+    unserved: ServerMetric | None = None
+    """Counter of those among `completed` that got nothing: given up while they waited, or failed.
+    They are demand, and no sign of what a replica can carry."""
     waiting: ServerMetric | None = None
     """Gauge of requests that wait for execution."""
     running: ServerMetric | None = None

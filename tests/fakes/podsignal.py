@@ -14,6 +14,7 @@ from gpuscale.controller.domain import Floats, SignalReading, SignalTarget
 from gpuscale.controller.podsample import PodSample
 from gpuscale.errors import SourceUnreachable
 from gpuscale.simulation.cluster import SimulatedCluster, SimulatedPod
+from gpuscale.simulation.pages import KV_REQUESTS
 
 Spoil = Callable[[PodSample, float], Iterable[PodSample]]
 """What becomes of one pod's sample at a time: nothing, itself, something else, several."""
@@ -96,11 +97,12 @@ def sample_of(pod: SimulatedPod, at: float) -> PodSample:
         pod=pod.name,
         at=at,
         completed={"requests": pod.completed + pod.lost},
+        unserved=pod.lost,
         running=pod.running,
         waiting=pod.waiting,
         sojourn_s=pod.queue_seconds + pod.service_seconds,
         queue_s=pod.queue_seconds,
-        kv_fraction=0.3,
+        kv_fraction=min(1.0, pod.running / KV_REQUESTS),
         busy=pod.busy,
         started_at=pod.created_at,
     )

@@ -127,6 +127,21 @@ def asked(rows: Sequence[Row]) -> list[int]:
     return [row.asked for row in rows]
 
 
+def model(
+    demand: Callable[[float], float],
+    *,
+    name: str = "model",
+    capacity: float = 10.0,
+    start_s: float = 180.0,
+    replicas: int = 2,
+) -> SimulatedWorkload:
+    """A vLLM deployment of one GPU per replica; `demand`: requests/s at a Unix time."""
+    return SimulatedWorkload(
+        namespace="ml", name=name, server="vllm", demand=demand,
+        capacity=capacity, start_s=start_s, replicas=replicas,
+    )  # fmt: skip
+
+
 @asynccontextmanager
 async def told(
     *workloads: SimulatedWorkload,

@@ -56,7 +56,7 @@ def expressions(table: ServerTable, selector: str, window_s: float) -> Mapping[s
 
     Signals: `arrivals` (requests/s), `throughput` (what ends per second), `rated` (pods that have a
     rate), `answered` (pods that have any of the table's metrics now), `at` (time of the newest
-    sample), `served` (requests ever ended), and where the table has them `waiting`, `running`,
+    sample), `served` (requests ever ended), and where the table has them `unserved` (of `throughput`), `waiting`, `running`,
     `sojourn` and `queued` (mean requests in the server, and waiting in it, by Little's law),
     `kv_fraction`, `prompt_tokens`, `generation_tokens`, `busy`, `startup_s`. `models` gives a series
     per model.
@@ -258,6 +258,7 @@ def reading(
     if running is None and sojourn is not None:
         running = max(0.0, sojourn - (waiting or 0.0))
     arrivals, ended = (clean(values.get(n)) if rated else None for n in ("arrivals", "throughput"))
+    unserved = clean(values.get("unserved")) or 0.0
     reason = None
     if not answered:
         arrivals, reason = None, _nobody(target)
@@ -284,7 +285,7 @@ def reading(
         running=scaled(running, seen),
         waiting=None if in_tokens else scaled(waiting, seen),
         in_flight=scaled(in_flight, seen),
-        throughput=scaled(ended, rated),
+        throughput=scaled(None if ended is None else max(0.0, ended - unserved), rated),
         latency_s=each(sojourn),
         queue_seconds=each(queued),
         prompt_tokens=scaled(clean(values.get("prompt_tokens")), rated) if rated else None,

@@ -124,6 +124,7 @@ def pod_sample(table: ServerTable, page: Page, *, pod: str, at: float) -> PodSam
 
 
 _ONE_VALUE = (
+    "unserved",
     "running",
     "waiting",
     "sojourn_s",

@@ -21,6 +21,7 @@ TABLE = ServerTable(
         kind="counter",
         plus=("nv_inference_request_failure",),
     ),
+    unserved=ServerMetric(names=("nv_inference_request_failure",), kind="counter"),
     waiting=ServerMetric(names=("nv_inference_pending_request_count",), kind="gauge"),
     sojourn_s=ServerMetric(
         names=("nv_inference_request_duration_us",), kind="counter", factor=MICROSECOND_S

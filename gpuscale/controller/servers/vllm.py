@@ -14,6 +14,11 @@ TABLE = ServerTable(
     port=8000,
     # By finished_reason: stop, length, abort, error; aborted requests are demand too.
     completed=ServerMetric(names=("vllm:request_success_total",), kind="counter"),
+    unserved=ServerMetric(
+        names=("vllm:request_success_total",),
+        kind="counter",
+        where=(("finished_reason", "abort"),),
+    ),
     waiting=ServerMetric(names=("vllm:num_requests_waiting",), kind="gauge"),
     running=ServerMetric(names=("vllm:num_requests_running",), kind="gauge"),
     sojourn_s=ServerMetric(names=("vllm:e2e_request_latency_seconds_sum",), kind="counter"),

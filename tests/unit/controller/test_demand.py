@@ -48,6 +48,7 @@ def pod(
     queue_s: float | None = None,
     sojourn_s: float | None = None,
     kv_fraction: float | None = None,
+    unserved: float | None = None,
 ) -> PodSample:
     return PodSample(
         pod=name,
@@ -59,6 +60,7 @@ def pod(
         queue_s=queue_s,
         sojourn_s=sojourn_s,
         kv_fraction=kv_fraction,
+        unserved=unserved,
     )
 
 
@@ -71,6 +73,21 @@ def test_arrivals_are_completions_plus_the_change_of_what_waits_and_runs() -> No
     assert (demand.running, demand.waiting, demand.pods_answered) == (10, 112, 1)
     # The queue drains: completions alone would show 40/s.
     assert story.tick(pod("a", 130 + 600, 10, 0)).arrivals == pytest.approx((600 - 112) / 15)
+
+
+def test_whoever_gave_up_is_demand_and_shows_no_capacity() -> None:
+    """An overloaded pod ends 20 requests a second, 12 of them unserved: it carries 8."""
+    story = Story(expected=1)
+    story.tick(pod("a", 100, 10, 480, unserved=0))
+    demand = story.tick(pod("a", 400, 10, 480, unserved=180))
+    assert demand.arrivals == pytest.approx(20.0)
+    assert demand.throughput == pytest.approx(8.0)
+    # One scrape without the counter, one after a restart: never more than has ended, never below 0.
+    for ended, unserved in ((700, None), (60, 60), (90, 500)):
+        demand = story.tick(pod("a", ended, 10, 480, unserved=unserved))
+        assert demand.throughput is not None
+        assert demand.arrivals is not None
+        assert 0.0 <= demand.throughput <= demand.arrivals + 1e-9
 
 
 def test_the_first_sample_gives_gauges_and_no_rate() -> None:

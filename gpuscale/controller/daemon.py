@@ -34,6 +34,7 @@ from gpuscale.controller.eventstream import Ticks
 from gpuscale.controller.exporters import Exporters
 from gpuscale.controller.faults import Faults
 from gpuscale.controller.journal import Journal
+from gpuscale.controller.keyfiles import KeyFiles
 from gpuscale.controller.loop import Loop
 from gpuscale.controller.records import DEMAND_STEP_S
 from gpuscale.controller.signals.prometheus import PrometheusSignal
@@ -106,8 +107,11 @@ class Controller:
         self._doctor = doctor
         self._faults = Faults()
         self._journal = Journal(settings.journal)
+        self._keys = None if settings.grpc_tls is None else KeyFiles(settings.grpc_tls)
         self._external = ExternalScaler(
-            clock, stale_after_s=max(STALE_AFTER_S, STALE_TICKS * settings.tick_s)
+            clock,
+            stale_after_s=max(STALE_AFTER_S, STALE_TICKS * settings.tick_s),
+            keys=self._keys,
         )
         self._page = metrics.render(None, Tally())
         self._loop: Loop | None = None
@@ -233,7 +237,9 @@ class Controller:
             self._clock,
             source=source,
             signal=signal,
-            surroundings=_Surroundings(self._settings, self._cluster, self._kube, self._journal),
+            surroundings=_Surroundings(
+                self._settings, self._cluster, self._kube, self._journal, self._keys
+            ),
             scaler=self._scaler,
             backfill=backfill,
             recorder=self._journal,
@@ -313,7 +319,9 @@ class _Surroundings:
         cluster: Cluster | None,
         kube: KubeCluster | None,
         journal: Journal,
+        keys: KeyFiles | None,
     ) -> None:
+        self._keys = keys
         self._declarations = declared.Declarations(settings)
         self._cluster = cluster
         self._kube = kube
@@ -335,6 +343,8 @@ class _Surroundings:
             found[waiting] = ()
         if self._journal.problem is not None:
             found[self._journal.problem] = ()
+        if self._keys is not None and self._keys.problem is not None:
+            found[self._keys.problem] = ()
         return found
 
 

@@ -27,6 +27,7 @@ from gpuscale.settings.exporter import (
     ProcessSettings,
 )
 from gpuscale.settings.exporters import ExportersSettings
+from gpuscale.settings.grpc import GrpcTlsSettings
 from gpuscale.settings.log import (
     LogSettings,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "DcgmSettings",
     "ExporterSettings",
     "ExportersSettings",
+    "GrpcTlsSettings",
     "JournalSettings",
     "KubernetesSettings",
     "LogSettings",

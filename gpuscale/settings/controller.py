@@ -18,6 +18,7 @@ from gpuscale.config import (
 )
 from gpuscale.errors import ConfigError
 from gpuscale.settings.exporters import ExportersSettings
+from gpuscale.settings.grpc import GrpcTlsSettings
 from gpuscale.settings.log import LogSettings
 from gpuscale.settings.prometheus import PrometheusSettings
 from gpuscale.settings.web import WebSettings
@@ -339,6 +340,10 @@ class ControllerSettings(Strict, frozen=True, kw_only=True):
     listen_grpc: Annotated[
         Listen, Meta(description="Address of KEDA's external scaler, HOST:PORT.")
     ] = ":6000"
+    grpc_tls: Annotated[
+        GrpcTlsSettings | None,
+        Meta(description="Certificates of the external scaler; none answers without TLS."),
+    ] = None
     tick_s: Annotated[float, Meta(ge=1, le=300, description="Seconds between two decisions.")] = (
         15.0
     )

@@ -29,6 +29,7 @@ from gpuscale.clock import Clock
 from gpuscale.config import split_listen
 from gpuscale.controller import trigger
 from gpuscale.controller.domain import Answer, Snapshot
+from gpuscale.controller.keyfiles import KeyFiles
 from gpuscale.errors import ListenError, foreign
 from gpuscale.proto import externalscaler_pb2 as pb
 from gpuscale.proto.externalscaler_pb2_grpc import (
@@ -118,6 +119,7 @@ class ExternalScaler:
         stream_s: float = STREAM_S,
         stream_jitter_s: float = STREAM_JITTER_S,
         unknown_s: float = UNKNOWN_S,
+        keys: KeyFiles | None = None,
         options: tuple[tuple[str, int], ...] = OPTIONS,
     ) -> None:
         self._clock = clock
@@ -126,6 +128,7 @@ class ExternalScaler:
         self._stream_s = stream_s
         self._stream_jitter_s = stream_jitter_s
         self._unknown_s = unknown_s
+        self._keys = keys
         self._options = options
         self._snapshot: Snapshot | None = None
         self._fresh_until = 0.0
@@ -155,13 +158,17 @@ class ExternalScaler:
                     stream.changed.set()
 
     async def start(self, listen: str) -> tuple[str, int]:
-        """Listen on HOST:PORT and return what was bound. Raises ListenError with the cure."""
+        """Listen on HOST:PORT and return what was bound. Raises ListenError, and ConfigError for certificates."""
         host, port = split_listen(listen)
         server = grpc.aio.server(options=self._options, maximum_concurrent_rpcs=CALLS_MAX)
         add_ExternalScalerServicer_to_server(_Servicer(self), server)
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            bound = server.add_insecure_port(shown)
+            bound = (
+                server.add_insecure_port(shown)
+                if self._keys is None
+                else server.add_secure_port(shown, self._keys.credentials())
+            )
         except RuntimeError as error:
             raise ListenError(
                 f"cannot listen on {shown} for KEDA's calls ({foreign(error)}): stop what holds the "

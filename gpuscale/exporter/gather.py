@@ -76,15 +76,19 @@ class Gathering:
         """All of it. Raises the first failure where nothing else was learned."""
         if self._errors and not self._samples and not self._compatible:
             raise self._errors[0]
-        given = {sample.family for sample in self._samples}
         return Reading(
             samples=tuple(self._samples),
-            unsupported=tuple(
-                Unsupported(family=family, reason=why)
-                for family, why in self._unsupported.items()
-                if family not in given
-            ),
+            unsupported=self._lacking() if self._unsupported else (),
             errors=tuple(self._errors),
             compatible=tuple(self._compatible),
             mig=mig,
+        )
+
+    def _lacking(self) -> tuple[Unsupported, ...]:
+        """A family that one call does not give may have come from another."""
+        given = {sample.family for sample in self._samples}
+        return tuple(
+            Unsupported(family=family, reason=why)
+            for family, why in self._unsupported.items()
+            if family not in given
         )

@@ -18,10 +18,11 @@ from functools import partial
 from gpuscale import log
 from gpuscale.clock import Clock
 from gpuscale.errors import DriverError, DriverMissing, DriverRestartRequired
+from gpuscale.exporter.calls import Calls, Turns
 from gpuscale.exporter.device import Driver, Identity
 from gpuscale.exporter.look import Look
 from gpuscale.exporter.sample import Collector, CollectorStats, DeviceSample, DriverState, Glance
-from gpuscale.exporter.watch import Calls, Failures, Watch
+from gpuscale.exporter.watch import Failures, Watch
 from gpuscale.exporter.xids import XidWatch
 from gpuscale.settings import ExporterSettings
 
@@ -81,6 +82,7 @@ class Sampler:
         self._clock = clock
         self._calls = Calls(clock, deadline_s=settings.call_deadline_s)
         self._failures = Failures()
+        self._turns = Turns(settings.periods.fast_s)
         self._xids = XidWatch(driver, clock)
         self._stop = threading.Event()
         self._wake = threading.Event()
@@ -281,6 +283,7 @@ class Sampler:
             clock=self._clock,
             failures=self._failures,
             lost=self._wake,
+            turns=self._turns,
         )
 
     def _somebody_is_lost(self) -> bool:

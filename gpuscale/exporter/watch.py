@@ -7,10 +7,9 @@ does not return can be named from outside.
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 from gpuscale import log
 from gpuscale.clock import Clock
@@ -21,6 +20,7 @@ from gpuscale.errors import (
     DriverRestartRequired,
     NotSupported,
 )
+from gpuscale.exporter.calls import Calls, NamedDevice, Turns
 from gpuscale.exporter.device import Device, Identity
 from gpuscale.exporter.look import Look, Read
 from gpuscale.exporter.sample import Collector, Tier
@@ -62,74 +62,6 @@ class Failures:
         return by_collector
 
 
-class Calls:
-    """The call into the driver that one thread is in, if any; it is named when it is overdue."""
-
-    def __init__(self, clock: Clock, *, deadline_s: float, **who: object) -> None:
-        self._clock = clock
-        self._deadline_s = deadline_s
-        self._who = who
-        self._under_way: tuple[str, float] | None = None
-        self._reported: tuple[str, float] | None = None
-
-    @contextmanager
-    def named(self, what: str) -> Iterator[None]:
-        """Run one call under this name (the thread's side)."""
-        since = self.enter(what)
-        try:
-            yield
-        finally:
-            self.leave(what, since)
-
-    def enter(self, what: str) -> float:
-        """A call under this name begins; hand what this gives to `leave` when it has returned."""
-        since = self._clock.monotonic()
-        self._under_way = (what, since)
-        return since
-
-    def leave(self, what: str, since: float) -> None:
-        """The call that began at `since` has returned."""
-        self._under_way = None
-        took_s = self._clock.monotonic() - since
-        if took_s > self._deadline_s:
-            _log.warning("late call returned", call=what, took_s=round(took_s, 3), **self._who)
-
-    def overdue(self) -> str | None:
-        """Why the thread does not go on, in words that do not change while it hangs; None while it does."""
-        under_way = self._under_way
-        if under_way is None or self._clock.monotonic() - under_way[1] <= self._deadline_s:
-            return None
-        if under_way is not self._reported:
-            self._reported = under_way
-            _log.error("call hangs", call=under_way[0], deadline_s=self._deadline_s, **self._who)
-        return f"{under_way[0]} has not returned within {self._deadline_s:g} s"
-
-
-class _NamedDevice:
-    """A Device whose every method runs under its own name."""
-
-    def __init__(self, device: Device, calls: Calls) -> None:
-        self._device = device
-        self._calls = calls
-
-    def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._device, name)
-        if not callable(attribute):
-            return attribute  # a value of this moment, asked for each time
-        calls = self._calls
-
-        def named(*args: Any) -> Any:
-            since = calls.enter(name)
-            try:
-                return attribute(*args)
-            finally:
-                calls.leave(name, since)
-
-        # The next time it is found without coming here.
-        self.__dict__[name] = named
-        return named
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _View:
     """All that a thread has to say about its GPU; replaced whole after each round."""
@@ -155,7 +87,9 @@ class Watch:
         clock: Clock,
         failures: Failures,
         lost: threading.Event,
+        turns: Turns | None = None,
     ) -> None:
+        """`lost` is set when the GPU is; `turns` are shared by the GPUs of one node."""
         self.identity = identity
         self.present = True
         """Whether the driver enumerates it."""
@@ -177,6 +111,7 @@ class Watch:
         self._clock = clock
         self._failures = failures
         self._lost = lost
+        self._turns = turns or Turns(periods.fast_s)
         self._calls = Calls(
             clock, deadline_s=settings.call_deadline_s, gpu=identity.index, uuid=identity.uuid
         )
@@ -270,16 +205,19 @@ class Watch:
     # ----- the thread
 
     def _run(self, device: Device, halt: threading.Event) -> None:
-        named = cast("Device", _NamedDevice(device, self._calls))
+        named = cast("Device", NamedDevice(device, self._calls))
         began: dict[str, float] = {}  # reads of this session: a gap before it is nobody's busy time
         failing: dict[str, str] = {}
+        # All GPUs share one beat, so that the processor wakes once for all of them.
         start = self._clock.monotonic()
-        due = dict.fromkeys(self._periods, start)
+        due = {tier: start - start % period_s for tier, period_s in self._periods.items()}
         try:
             while not halt.is_set():
                 now = self._clock.monotonic()
                 tiers = {tier for tier, at in due.items() if at <= now}
-                if not self._round(named, tiers, began, failing):
+                with self._turns.taken():
+                    found = self._round(named, tiers, began, failing)
+                if not found:
                     self._lost.set()
                     return
                 for tier in tiers:

@@ -18,8 +18,11 @@ COUNT = "gpuscale_gpu_xid_errors_total"
 LAST = "gpuscale_gpu_xid_last_timestamp_seconds"
 FAMILIES = (COUNT, LAST)
 
-WAIT_S = 0.25
-"""One wait for an event: the thread ends this late at most, well within the pause of the others."""
+POLL_S = 1.0
+"""How often the driver is asked for what it has queued: a page shows no more, and a thread that does not
+wait inside the driver is at no time in the way of its end."""
+WAIT_S = 0.001
+"""One wait for an event; what NVML makes of none at all is not documented."""
 RETRY_S = 5.0
 """Between two attempts to subscribe: a driver that has just lost a GPU needs a moment."""
 CODES_MAX = 32
@@ -123,6 +126,9 @@ class XidWatch:
                 event = events.wait(WAIT_S)
                 if event is not None:
                     self._count(event)
+                    continue
+                # On the beat on which the GPUs are read, while the processor is awake.
+                halt.wait(POLL_S - self._clock.monotonic() % POLL_S)
         finally:
             events.close()
 
@@ -148,5 +154,5 @@ class XidWatch:
 
 def _wait_until(halt: threading.Event, anew: threading.Event) -> None:
     """Until other GPUs are there, or the session ends."""
-    while not halt.wait(WAIT_S) and not anew.is_set():
+    while not halt.wait(POLL_S) and not anew.is_set():
         continue

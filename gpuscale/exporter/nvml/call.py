@@ -50,16 +50,17 @@ def call(function: str, *arguments: Any, subject: str = "NVML") -> Any:
         raise DriverError(f"{subject}: {function} gave text that is not UTF-8") from error
 
 
-def raw(function: str, *arguments: Any, subject: str) -> None:
-    """Call the library's own `function` with ctypes arguments, past pynvml's wrapper; errors are the same."""
+def code_of(function: str, *arguments: Any, subject: str = "NVML") -> int:
+    """What the library's own `function` returns to ctypes arguments, past pynvml's wrapper.
+
+    For calls that are made many times a second. Raises where the library has no such function.
+    """
     nvml = pynvml()
     try:
-        pointer = nvml._nvmlGetFunctionPointer(function)  # noqa: SLF001 - the wrapper is what costs too much
+        pointer = nvml._nvmlGetFunctionPointer(function)  # noqa: SLF001 - there is no other way to it
     except nvml.NVMLError as error:
         raise nvmlreturn.as_error(f"{subject}: {function}", int(error.value)) from error
-    code = int(pointer(*arguments))
-    if code != nvmlreturn.SUCCESS:
-        raise nvmlreturn.as_error(f"{subject}: {function}", code)
+    return int(pointer(*arguments))
 
 
 def optional(function: str, *arguments: Any, subject: str = "NVML") -> Any | None:

@@ -7,11 +7,13 @@ from typing import Any
 from gpuscale.errors import DriverError, NotSupported
 from gpuscale.exporter import nvmlreturn
 from gpuscale.exporter.device import XidEvent
-from gpuscale.exporter.nvml.call import Handle, call, pynvml
+from gpuscale.exporter.nvml.call import Handle, call, code_of, pynvml
 from gpuscale.exporter.nvml.processes import instance_id
 
 XID_MAX = 0xFFFF
 """XIDs number some two hundred; what is larger is no XID."""
+
+_WAIT = "nvmlEventSetWait_v2"
 
 
 class NvmlXidEvents:
@@ -47,12 +49,14 @@ class NvmlXidEvents:
         """The next event; None when none came in time."""
         if self._set is None:
             raise DriverError("the subscription to errors has ended")
-        try:
-            data = call("nvmlEventSetWait_v2", self._set, int(timeout_s * 1000))
-        except DriverError as error:
-            if error.code == nvmlreturn.TIMEOUT:
-                return None
-            raise
+        # Nearly every wait ends in vain: that is told by the code, and costs no exception.
+        data = pynvml().c_nvmlEventData_t()
+        timeout_ms = ctypes.c_uint(int(timeout_s * 1000))
+        code = code_of(_WAIT, self._set, ctypes.byref(data), timeout_ms)
+        if code == nvmlreturn.TIMEOUT:
+            return None
+        if code != nvmlreturn.SUCCESS:
+            raise nvmlreturn.as_error(f"NVML: {_WAIT}", code)
         if int(data.eventType) != _xid_type() or not 0 < int(data.eventData) <= XID_MAX:
             return None
         return XidEvent(

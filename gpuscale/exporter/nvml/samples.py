@@ -9,11 +9,13 @@ import ctypes
 import struct
 from typing import Any
 
-from gpuscale.exporter.nvml.call import Handle, raw
+from gpuscale.exporter import nvmlreturn
+from gpuscale.exporter.nvml.call import Handle, code_of
 
 SAMPLES_MAX = 4_096
 """Of one buffer; drivers hold some hundred."""
 
+_FUNCTION = "nvmlDeviceGetSamples"
 _SAMPLE_BYTES = 16
 _FORMATS = ("Qd", "QI4x", "QL", "QQ", "Qq", "Qi4x", "QH6x")
 """Layout of nvmlSample_t by nvmlValueType_t: a time stamp in µs, and the union's member."""
@@ -49,13 +51,16 @@ class SampleReader:
         self._buffer = None
 
     def _ask(self, since_us: int, out: Any) -> None:
-        raw(
-            "nvmlDeviceGetSamples",
+        subject = self._handle.subject
+        code = code_of(
+            _FUNCTION,
             self._handle.raw,
             self._kind,
             ctypes.c_ulonglong(since_us),
             ctypes.byref(self._type),
             ctypes.byref(self._count),
             out,
-            subject=self._handle.subject,
+            subject=subject,
         )
+        if code != nvmlreturn.SUCCESS:
+            raise nvmlreturn.as_error(f"{subject}: {_FUNCTION}", code)

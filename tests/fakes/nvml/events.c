@@ -73,7 +73,7 @@ nvml_return nvmlEventSetWait_v2(struct event_set *set, struct event_data *out, u
             return SUCCESS;
         if (waited_us >= wait_ms * 1000u)
             return TIMEOUT;
-        usleep(POLL_US);
+        usleep(wait_ms * 1000u < POLL_US ? wait_ms * 1000u : POLL_US);
     }
 }
 

@@ -260,6 +260,7 @@ class Controller:
             now=self._clock.wall,
             ring=loop.ring,
             decision_at=self._journal.decision,
+            origin_at=self._journal.origin,
             gpus=Exporters(self._settings.exporters, self._clock).map,
             ticks=self._ticks,
             audit=self._audited,

@@ -18,7 +18,7 @@ import numpy as np
 from gpuscale import log
 from gpuscale.controller.decide import Memory
 from gpuscale.controller.domain import Decision, FleetDecision, Floats, Hold
-from gpuscale.controller.records import DEMAND_STEP_S, DemandRow, Records
+from gpuscale.controller.records import DEMAND_STEP_S, DemandRow, Origin, Records
 from gpuscale.controller.reel import Reel
 from gpuscale.controller.replay import Entry
 from gpuscale.controller.status import FleetStatus
@@ -60,6 +60,8 @@ class Journal:
         self._in_memory = settings.path is None
         self._minute: dict[str, tuple[int, float, int]] = {}
         self._last: dict[str, tuple[float, float, bool]] = {}
+        self._origins: dict[str, str] = {}
+        """The sentences on capacity and start time that were written last, by workload."""
         self._pruned_at = float("-inf")
         self._reel = Reel(settings.replay_bytes_max)
         self._unreplayable: str | None = None
@@ -83,7 +85,7 @@ class Journal:
         """Write what one tick saw and decided; a failure is said once and costs these rows only."""
         demand = self._demand_rows(status)
         outcomes = self._outcomes(status)
-        await self._write(demand, outcomes)
+        await self._write(demand, outcomes, self._changed_origins(status, outcomes))
         now = status.observation.now
         if not 0 <= now - self._pruned_at < PRUNE_S:  # below 0: the clock was set back
             self._pruned_at = now
@@ -127,6 +129,10 @@ class Journal:
     async def decision(self, key: str, at: float) -> Decision | Hold | None:
         """As `Records.decision`; None where the file cannot be read."""
         return await self._attempt(lambda records: records.decision(key, at), None)
+
+    async def origin(self, key: str, at: float) -> Origin | None:
+        """As `Records.origin`; None where the file cannot be read."""
+        return await self._attempt(lambda records: records.origin(key, at), None)
 
     async def decisions(
         self, key: str, start: float, end: float, *, limit: int = 100
@@ -189,6 +195,23 @@ class Journal:
             del self._last[key]
         return outcomes
 
+    def _changed_origins(
+        self, status: FleetStatus, outcomes: Sequence[Decision | Hold]
+    ) -> list[Origin]:
+        """Where the numbers of these outcomes came from, where that has changed."""
+        found: list[Origin] = []
+        for key in (outcome.key for outcome in outcomes):
+            i = status.index[key]
+            capacity, lead = status.capacities[i], status.leads[i]
+            said = f"{capacity.sentence} {lead.sentence}"
+            if self._origins.get(key) != said:
+                self._origins[key] = said
+                at = status.observation.now
+                found.append(Origin(key=key, at=at, capacity=capacity, lead=lead))
+        for key in self._origins.keys() - status.index.keys():
+            del self._origins[key]
+        return found
+
     # ------------------------------------------------------------ the thread, and its failures
 
     async def _run(self, work: Callable[[], T]) -> T:
@@ -204,9 +227,14 @@ class Journal:
             raise sqlite3.OperationalError("the disk does not answer")
         return running.result()
 
-    async def _write(self, demand: list[DemandRow], outcomes: list[Decision | Hold]) -> None:
+    async def _write(
+        self,
+        demand: list[DemandRow],
+        outcomes: list[Decision | Hold],
+        origins: Sequence[Origin] = (),
+    ) -> None:
         if demand or outcomes:
-            await self._attempt(lambda records: records.write(demand, outcomes), None)
+            await self._attempt(lambda records: records.write(demand, outcomes, origins), None)
 
     async def _attempt(self, work: Callable[[Records], T], otherwise: T) -> T:
         records = self._records

@@ -14,9 +14,8 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 import msgspec
 
-from gpuscale.controller import explain
 from gpuscale.controller.decide import Decided
-from gpuscale.controller.records import Records, pack
+from gpuscale.controller.records import Records, pack, told
 from gpuscale.controller.replay import Replayed, replayed
 from gpuscale.errors import InputError, SourceMalformed, SourceRefused, SourceUnreachable, foreign
 
@@ -71,12 +70,15 @@ def from_journal(path: str | Path, key: str, at: float) -> dict[str, Any]:
     """The last decision at or before `at` as `explain.as_dict` gives it. Raises InputError."""
     with Records.read(path) as records:
         outcome = _guarded(path, lambda: records.decision(key, at))
+        origin = (
+            None if outcome is None else _guarded(path, lambda: records.origin(key, outcome.now))
+        )
         known = _guarded(path, lambda: ", ".join(records.keys()[:20]) or "nothing yet")
         if outcome is None:
             raise InputError(
                 f"{path} has no decision on {key} at or before {stamp(at)}: it knows {known}"
             )
-    return explain.as_dict(outcome)
+    return told(outcome, origin)
 
 
 def from_api(url: str, key: str, at: float | None) -> dict[str, Any]:
@@ -113,6 +115,7 @@ def from_replay(path: str | Path, key: str, at: float) -> dict[str, Any]:
     with Records.read(path) as records:
         for each in _ticks(path, records, -math.inf, at, newest=True):
             last = each
+        origin = _guarded(path, lambda: records.origin(key, at))
     if last is None:
         raise InputError(f"{path} has no tick at or before {stamp(at)} that can be replayed")
     if not last.same:
@@ -123,7 +126,7 @@ def from_replay(path: str | Path, key: str, at: float) -> dict[str, Any]:
     if key not in last.decided.keys:
         known = ", ".join(last.decided.keys[:20]) or "nothing"
         raise InputError(f"{key} was not decided for at {stamp(last.decided.now)}, but {known}")
-    return explain.as_dict(last.decided.of(last.decided.keys.index(key)))
+    return told(last.decided.of(last.decided.keys.index(key)), origin)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote
 
 import msgspec
 import numpy as np
 
+from gpuscale.controller import explain
+from gpuscale.controller.capacity import Capacity
 from gpuscale.controller.domain import Decision, Floats, Hold
+from gpuscale.controller.leadtime import LeadTime
 from gpuscale.controller.replay import Frame, Header
 from gpuscale.errors import InputError
 
@@ -43,6 +46,9 @@ CREATE TABLE IF NOT EXISTS decision (
     PRIMARY KEY (id, at)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS decision_at ON decision (at);
+CREATE TABLE IF NOT EXISTS origin (
+    id INTEGER NOT NULL, at REAL NOT NULL, body BLOB NOT NULL, PRIMARY KEY (id, at)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS segment (
     id INTEGER PRIMARY KEY, begun REAL NOT NULL, last REAL NOT NULL, bytes INTEGER NOT NULL,
     header BLOB NOT NULL, memory BLOB
@@ -61,6 +67,16 @@ class DemandRow:
     key: str
     at: int
     value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a workload's capacity and start time came from, from `at` until its next origin."""
+
+    key: str
+    at: float
+    capacity: Capacity
+    lead: LeadTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +152,18 @@ class Records:
     ) -> None:
         self.close()
 
-    def write(self, demand: Iterable[DemandRow], outcomes: Iterable[Decision | Hold]) -> None:
+    def write(
+        self,
+        demand: Iterable[DemandRow],
+        outcomes: Iterable[Decision | Hold],
+        origins: Iterable[Origin] = (),
+    ) -> None:
         """Add rows in one transaction; a second value for one time replaces the first."""
         with self._db:
+            self._db.executemany(
+                "INSERT OR REPLACE INTO origin (id, at, body) VALUES (?, ?, ?)",
+                [(self._id(o.key), o.at, msgspec.json.encode(o)) for o in origins],
+            )
             self._db.executemany(
                 "INSERT OR REPLACE INTO demand (id, at, value) VALUES (?, ?, ?)",
                 [(self._id(row.key), row.at, row.value) for row in demand],
@@ -160,6 +185,12 @@ class Records:
                 ).fetchone()
                 if cut is not None:
                     self._db.execute(f"DELETE FROM {table} WHERE at <= ?", cut)  # noqa: S608
+            # The newest of a workload holds until there is another, however old it is.
+            self._db.execute(
+                "DELETE FROM origin WHERE at < ?1 AND at < "
+                "(SELECT MAX(newer.at) FROM origin AS newer WHERE newer.id = origin.id AND newer.at <= ?1)",
+                (before,),
+            )
 
     def demand(self, key: str, start: float, end: float, step_s: float) -> tuple[Floats, Floats]:
         """(times, means) on the grid start + step_s, start + 2 step_s … ≤ end; NaN where missing.
@@ -197,6 +228,22 @@ class Records:
             (key, at),
         ).fetchone()
         return None if row is None else unpack(bool(row[0]), row[1])
+
+    def origin(self, key: str, at: float) -> Origin | None:
+        """Where capacity and start time came from at a time; None in a journal that does not say."""
+        if not self._has("origin"):
+            return None
+        row = self._db.execute(
+            "SELECT body FROM origin JOIN workload USING (id) "
+            "WHERE key = ? AND at <= ? ORDER BY at DESC LIMIT 1",
+            (key, at),
+        ).fetchone()
+        if row is None:
+            return None
+        try:
+            return msgspec.json.decode(row[0], type=Origin)
+        except msgspec.DecodeError as error:
+            raise sqlite3.DataError(f"damaged record ({error})") from error
 
     def decisions(
         self, key: str, start: float, end: float, *, limit: int = 100
@@ -245,8 +292,7 @@ class Records:
 
     def segments(self, start: float, end: float) -> tuple[Segment, ...]:
         """Segments with ticks in [start, end], oldest first; none in a journal that keeps none."""
-        known = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'segment'").fetchone()
-        if known is None:  # of a version before there were any
+        if not self._has("segment"):
             return ()
         rows = self._db.execute(
             "SELECT id, begun, last, header FROM segment "
@@ -290,6 +336,11 @@ class Records:
     def close(self) -> None:
         """Close the database; what was written stays."""
         self._db.close()
+
+    def _has(self, table: str) -> bool:
+        """False in a file of a version before there was such a table."""
+        named = "SELECT 1 FROM sqlite_master WHERE name = ?"
+        return self._db.execute(named, (table,)).fetchone() is not None
 
     def _id(self, key: str) -> int:
         known = self._ids.get(key)
@@ -339,3 +390,10 @@ def unpack(held: bool, raw: bytes) -> Decision | Hold:
         return msgspec.json.decode(zlib.decompress(raw), type=kind)
     except (zlib.error, msgspec.DecodeError, RecursionError) as error:
         raise sqlite3.DataError(f"damaged record ({error})") from error
+
+
+def told(outcome: Decision | Hold, origin: Origin | None) -> dict[str, Any]:
+    """The outcome for people and machines, with where its capacity and start time came from."""
+    if origin is None:
+        return explain.as_dict(outcome)
+    return explain.as_dict(outcome, capacity=origin.capacity, lead=origin.lead)

@@ -24,6 +24,7 @@ from gpuscale.controller.assets import StaticFile, load_files, load_plotly, unch
 from gpuscale.controller.domain import Decision, Hold
 from gpuscale.controller.eventstream import EventStream, Ticks
 from gpuscale.controller.gpumap import GpuMap, as_dict
+from gpuscale.controller.records import Origin, told
 from gpuscale.controller.rows import STATES, context, known_sum, late, row, states_of
 from gpuscale.controller.status import (
     LEVEL_COLUMNS,
@@ -66,6 +67,8 @@ HEADERS: Mapping[str, str] = {
 DecisionAt = Callable[[str, float], Awaitable[Decision | Hold | None]]
 """The outcome of a workload at or before a time, from the journal; None where there is none."""
 
+OriginAt = Callable[[str, float], Awaitable[Origin | None]]
+"""Where its capacity and start time came from then; None where the journal does not say."""
 
 NO_AUDIT: Mapping[str, Any] = {
     "up": False,
@@ -94,6 +97,7 @@ class Page:
         ticks: Ticks,
         audit: Callable[[], Mapping[str, Any] | None],
         doctor: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
+        origin_at: OriginAt | None = None,
     ) -> None:
         self._status = status
         self._tally = tally
@@ -101,6 +105,7 @@ class Page:
         self._now = now
         self._ring = ring
         self._decision_at = decision_at
+        self._origin_at = origin_at
         self._gpus = gpus
         self._audit = audit
         self._doctor = doctor
@@ -222,7 +227,8 @@ class Page:
         outcome = await self._decision_at(key, at)
         if outcome is None:
             raise ApiFault(404, f"no decision on {key} at or before {at:g} is in the journal")
-        return await _json(request, {"at": at, "decision": explain.as_dict(outcome)})
+        origin = None if self._origin_at is None else await self._origin_at(key, outcome.now)
+        return await _json(request, {"at": at, "decision": told(outcome, origin)})
 
     async def _get_refusals(self, request: web.Request) -> web.Response:
         status = self._status()

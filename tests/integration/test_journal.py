@@ -71,6 +71,47 @@ async def test_what_was_decided_at_a_time_is_the_last_decision_before_it(tmp_pat
     assert never is None
 
 
+async def test_a_past_decision_says_where_its_capacity_and_start_time_came_from(
+    tmp_path: Path,
+) -> None:
+    """What is learned later is not said of earlier decisions; the origin outlives the decisions' bound."""
+    file = tmp_path / "journal.db"
+    journal = Journal(settings(file))
+    await journal.open()
+    before = status_of({"llama": 20.0})
+    await journal.record(before)
+    learned = replace(before.leads[0], source="observed", observed=9, p50_s=70.0, p90_s=95.0)
+    after = status_of({"llama": 90.0}, now=NOW + 600, number=2)
+    await journal.record(replace(after, leads=(learned,)))
+    await journal.close()
+
+    early = lookup.from_journal(file, KEY, NOW + 1)
+    late = lookup.from_journal(file, KEY, NOW + 700)
+    assert early["sentences"][-2:] == [before.capacities[0].sentence, before.leads[0].sentence]
+    assert late["sentences"][-1] == learned.sentence
+    assert (early["lead_source"], late["lead_source"]) == ("declared", "observed")
+    with Records.open(file) as records:
+        for _ in range(2):
+            records.prune(NOW + 1e6, demand_rows_max=9, decision_rows_max=9)
+        kept = records.origin(KEY, NOW + 1e6)
+        assert kept is not None
+        assert kept.lead == learned
+        assert records.origin(KEY, NOW + 1) is None
+
+
+def test_a_journal_from_before_origins_were_kept_explains_without_them(tmp_path: Path) -> None:
+    file = tmp_path / "journal.db"
+    outcome = status_of({"llama": 20.0}).decision.of(0)
+    with Records.open(file) as records:
+        records.write([], [outcome])
+    with sqlite3.connect(file) as db:
+        db.execute("DROP TABLE origin")
+    db.close()
+    found = lookup.from_journal(file, KEY, NOW + 1)
+    assert found["desired"] is not None
+    assert found["lead_source"] is None
+
+
 async def test_a_hold_is_kept_as_a_hold() -> None:
     journal = Journal(settings(None))
     await journal.open()

@@ -4,8 +4,9 @@ The controller is the real process, with the chart's service account and nothing
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -24,14 +25,14 @@ pytestmark = [
 
 CAPACITY = 2.0
 START_S = 5.0
-POLICY = {
+POLICY: Mapping[str, Any] = {
     "mode": "act", "capacity": CAPACITY, "capacity_pinned": True, "start_time_s": START_S,
     "max_replicas": 40, "dwell_s": 0, "stale_after_s": 5, "hold_s": 15,
 }  # fmt: skip
+POLICIES = {"model": POLICY}
 FOLLOW_S = 90.0
 LOW, HIGH = 6.0, 30.0
 GONE_S = 30.0
-
 
 DIRECT = {"plain": "Deployment", "stateful": "StatefulSet", "other": "ReplicaSet"}
 """Workloads of the settings file; the ReplicaSet stands for kinds that gpuscale does not watch."""
@@ -50,14 +51,13 @@ class Rig:
     gpuscale: controller.Controller
 
     def deploy(self, name: str) -> None:
-        """A Deployment, and the ScaledObject that names the controller's policy."""
+        """A Deployment, and the ScaledObject that names a policy of the controller."""
         api = self.plane.api
         api.create(objects.servers("ai", name, start_s=START_S))
-        settings = convert(
-            {"policies": {"model": {"server": "custom", "custom": {"arrivals": "up"}, **POLICY}}},
-            ControllerSettings,
-            where="settings",
-        )
+        given = {
+            n: {**p, "server": "custom", "custom": controller.CUSTOM} for n, p in POLICIES.items()
+        }
+        settings = convert({"policies": given}, ControllerSettings, where="settings")
         workload, metadata = scaledobject.declare("ai", name, settings, policy="model")
         made = scaledobject.scaledobject(workload, metadata, address=self.gpuscale.address)
         made["spec"]["pollingInterval"] = 1
@@ -101,7 +101,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
             }
             for name, kind in DIRECT.items()
         ]
-        with controller.running(running, POLICY, chart=CHART, workloads=direct) as gpuscale:
+        with controller.running(running, POLICIES, chart=CHART, workloads=direct) as gpuscale:
             yield Rig(running, gpuscale)
 
 
@@ -150,3 +150,19 @@ def test_the_charts_role_is_what_the_audit_log_shows_was_used(rig: Rig) -> None:
     allowed = rig.gpuscale.rules()
     assert sorted(used - allowed) == []
     assert sorted(allowed - used) == []
+
+
+def test_a_controller_of_some_namespaces_needs_no_more_than_its_role_there(rig: Rig) -> None:
+    with controller.running(
+        rig.plane,
+        POLICIES,
+        chart=("controller.config.kubernetes.namespaces={ai}", "fullnameOverride=narrow"),
+        namespaces=["ai"],
+        name="narrow",
+    ) as narrow:
+        wait_until(
+            "it has used all that it may",
+            lambda: rig.plane.audited(narrow.user) >= narrow.rules(),
+        )
+        time.sleep(5 * controller.TICK_S)
+        assert sorted(rig.plane.audited(narrow.user) - narrow.rules()) == []

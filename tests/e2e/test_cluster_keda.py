@@ -116,6 +116,23 @@ def test_replicas_are_what_was_answered_dead_band_and_zero_included(rig: Rig) ->
     assert hpa["spec"]["behavior"]["scaleUp"]["tolerance"] == "0"
 
 
+def test_without_the_printed_tolerance_the_hpa_would_not_follow(rig: Rig) -> None:
+    """The dead band is real: within 10 % the HPA stays where it is, whatever is answered."""
+    rig.scaler.say("ai/band", 20)
+    rig.api.create(objects.servers("ai", "band", start_s=START_S))
+    made = declared("ai", "band", rig.scaler.address)
+    behavior = made["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    for way in behavior.values():
+        del way["tolerance"]
+    rig.api.create(made)
+    rig.follows("band", 20)
+
+    rig.scaler.say("ai/band", 22)
+    holds(rig, "band", 20)
+    rig.scaler.say("ai/band", 18)
+    holds(rig, "band", 20)
+
+
 def test_what_gpuscale_does_not_know_moves_nothing(rig: Rig) -> None:
     """An answer that is an error becomes the fallback of the printed ScaledObject: what runs, stays."""
     rig.deploy("unsure")

@@ -6,6 +6,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from tests import tools
@@ -27,6 +28,8 @@ ACCESS = (
 )
 CONTROLLER = "controller"
 TICK_S = 1.0
+CUSTOM = {"arrivals": 'arrivals{{namespace="{namespace}",workload="{name}"}}'}
+"""PromQL that the Prometheus of the tests is asked, and answers with what the test set."""
 
 
 class Controller:
@@ -35,10 +38,13 @@ class Controller:
     def __init__(
         self,
         plane: Plane,
-        policy: dict[str, Any],
+        policies: Mapping[str, Mapping[str, Any]],
         *,
         chart: tuple[str, ...] = (),
         workloads: Sequence[Mapping[str, Any]] = (),
+        namespaces: Sequence[str] = (),
+        settings: Mapping[str, Any] = MappingProxyType({}),
+        name: str = CONTROLLER,
     ) -> None:
         self._plane = plane
         self._chart = render(*chart)
@@ -49,8 +55,7 @@ class Controller:
         self.url = f"http://127.0.0.1:{http}"
         self.address = f"localhost:{grpc}"
         self._account = self._install()
-        config = plane.folder / "controller.yaml"
-        custom = {"arrivals": 'arrivals{{namespace="{namespace}",workload="{name}"}}'}
+        config = plane.folder / f"{name}.yaml"
         config.write_text(
             json.dumps(
                 {
@@ -58,18 +63,23 @@ class Controller:
                     "listen_grpc": f"127.0.0.1:{grpc}",
                     "tick_s": TICK_S,
                     "prometheus": {"url": self._prometheus.url},
-                    "journal": {"path": str(plane.folder / "journal.db")},
+                    "journal": {"path": str(plane.folder / f"{name}.db")},
                     "kubernetes": {
                         "enabled": "on",
-                        "kubeconfig": str(self._kubeconfig()),
+                        "kubeconfig": str(self._kubeconfig(name)),
+                        "namespaces": list(namespaces),
                     },
                     "workloads": list(workloads),
-                    "policies": {"model": {"server": "custom", "custom": custom, **policy}},
+                    "policies": {
+                        each: {"server": "custom", "custom": CUSTOM, **policy}
+                        for each, policy in policies.items()
+                    },
+                    **settings,
                 }
             )
         )
         self.process = Program(
-            CONTROLLER,
+            name,
             [sys.executable, "-m", "gpuscale", "controller", "--config", config],
             plane.folder,
             {"PYTHONPATH": str(tools.REPOSITORY)},
@@ -135,18 +145,20 @@ class Controller:
         (account,) = [e["metadata"]["name"] for e in wanted if e["kind"] == "ServiceAccount"]
         return str(account)
 
-    def _kubeconfig(self) -> Any:
+    def _kubeconfig(self, name: str) -> Any:
         plane = self._plane
         token = plane.api.token(self._account, NAMESPACE)
         return kubeconfig(
-            plane.folder / "controller.kubeconfig", plane.url, plane.authority, token=token
+            plane.folder / f"{name}.kubeconfig", plane.url, plane.authority, token=token
         )
 
 
 @contextmanager
-def running(plane: Plane, policy: dict[str, Any], **how: Any) -> Iterator[Controller]:
+def running(
+    plane: Plane, policies: Mapping[str, Mapping[str, Any]], **how: Any
+) -> Iterator[Controller]:
     """A controller that is stopped whatever happens; `how` as its constructor takes it."""
-    controller = Controller(plane, policy, **how)
+    controller = Controller(plane, policies, **how)
     try:
         controller.start()
         yield controller

@@ -51,7 +51,7 @@ class Workload:
     endpoints: tuple[str, ...] = ()
     """Metrics pages named in the settings; empty: the pods' own, by the API server."""
     paused: str | None = None
-    """The annotation that pauses it; None when it is not paused."""
+    """What pauses it, an annotation or a person; None when it is not paused."""
     only_trigger: bool = True
     """False where the ScaledObject has other triggers beside gpuscale's."""
 

@@ -17,6 +17,7 @@ from gpuscale import log
 from gpuscale.clock import Clock, SystemClock
 from gpuscale.controller import answer, decide
 from gpuscale.controller.backfill import Backfill
+from gpuscale.controller.byhand import ByHand
 from gpuscale.controller.capacity import Capacities, FleetCapacity
 from gpuscale.controller.declared import Declared
 from gpuscale.controller.domain import (
@@ -136,6 +137,7 @@ class Loop:
         self._memory = decide.initial_memory((), settings.tick_s)
         self._leads = LeadTimes()
         self._capacities = Capacities()
+        self._by_hand = ByHand()
         self._last: dict[str, SignalReading] = {}
         self._begun: set[str] = set()
         """Workloads that were read at least once."""
@@ -201,8 +203,10 @@ class Loop:
 
     async def _observe(self) -> _Seen:
         declared = self._surroundings.declared()
-        workloads = declared.workloads
-        replicas = self._surroundings.replicas(workloads)
+        replicas = self._surroundings.replicas(declared.workloads)
+        workloads = self._by_hand.heed(
+            declared.workloads, replicas, self._answered, self._clock.monotonic()
+        )
         self._faults.replace("surroundings", self._surroundings.faults())
         self._faults.replace(
             "declaration", {f"{k}: {why}": () for k, why in declared.refusals.items()}

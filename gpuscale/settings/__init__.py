@@ -12,7 +12,6 @@ from gpuscale.settings.controller import (
     PodAuditSettings,
     Policy,
     ScaleTarget,
-    ScrapeSettings,
     Server,
     WorkloadSettings,
     override,
@@ -32,6 +31,7 @@ from gpuscale.settings.log import (
     LogSettings,
 )
 from gpuscale.settings.prometheus import PrometheusSettings
+from gpuscale.settings.scrape import ScrapeSettings
 from gpuscale.settings.web import (
     WebSettings,
 )

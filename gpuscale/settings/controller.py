@@ -21,6 +21,7 @@ from gpuscale.settings.exporters import ExportersSettings
 from gpuscale.settings.grpc import GrpcTlsSettings
 from gpuscale.settings.log import LogSettings
 from gpuscale.settings.prometheus import PrometheusSettings
+from gpuscale.settings.scrape import ScrapeSettings
 from gpuscale.settings.web import WebSettings
 
 Server = Literal[
@@ -138,6 +139,14 @@ class Policy(Strict, frozen=True, kw_only=True):
             ge=0, le=86_400, description="Seconds after a rise during which nothing is scaled down."
         ),
     ] = 60.0
+    manual_hold_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=7 * 86_400,
+            description="Direct mode: replicas that somebody else set (`kubectl scale`) stand for so many seconds; 0 never.",
+        ),
+    ] = 900.0
     stale_after_s: Annotated[
         Seconds, Meta(description="A signal older than this is stale: the last answer is held.")
     ] = 45.0
@@ -254,23 +263,6 @@ class WorkloadSettings(Strict, frozen=True, kw_only=True):
             description="Metrics pages of the pods, scraped directly; default the pods of the target, from the API server.",
         ),
     ] = ()
-
-
-class ScrapeSettings(Strict, frozen=True, kw_only=True):
-    """Direct scraping of the inference pods, used where no Prometheus is named."""
-
-    timeout_s: Annotated[Seconds, Meta(description="Longest wait for one page.")] = 3.0
-    bytes_max: Annotated[
-        int,
-        Meta(
-            ge=1024,
-            le=256 * 2**20,
-            description="Largest page read; beyond it the pod counts as silent.",
-        ),
-    ] = 8 * 2**20
-    concurrency_max: Annotated[
-        int, Meta(ge=1, le=1024, description="Pages read at the same time.")
-    ] = 32
 
 
 class KubernetesSettings(Strict, frozen=True, kw_only=True):

@@ -12,7 +12,9 @@ from structlog.testing import capture_logs
 
 from gpuscale import runtime
 from gpuscale.clock import SystemClock
+from gpuscale.controller.cluster import KubeCluster
 from gpuscale.controller.daemon import Controller
+from gpuscale.controller.gateway import DEPLOYMENTS
 from tests.fakes.cluster import scaled_object
 from tests.fakes.controllers import settings_of
 from tests.fakes.kube import FakeKube, Fault
@@ -114,6 +116,37 @@ async def test_direct_mode_sets_the_replicas_of_a_deployment(tmp_path: Path) -> 
     written = kube.objects["deployments", "inference", "llama"]["spec"]["replicas"]
     assert written == snapshot.answers[LLAMA].desired
     assert written >= 12
+
+
+async def test_direct_mode_leaves_alone_what_a_person_scaled(tmp_path: Path) -> None:
+    async with FakeKube() as kube:
+        kube.put("deployments", deployment("llama", 4))
+        config = tmp_path / "kubeconfig"
+        config.write_text(kube.kubeconfig())
+        workloads = [{"namespace": "inference", "name": "llama", "target": {"name": "llama"}}]
+        signal = FakeSignal(demand={LLAMA: 60.0})
+        async with started(config, {"workloads": workloads}, signal) as controller:
+            assert isinstance(controller._cluster, KubeCluster)
+            (targets,) = controller._cluster._targets[DEPLOYMENTS]
+
+            async def asked_is_seen(count: int) -> None:
+                await until(lambda: targets.objects["inference", "llama"].asked == count)
+
+            await until(lambda: controller._cluster and controller._cluster.unsynced() is None)
+            ours = (await controller.tick()).answers[LLAMA].desired
+            assert ours is not None
+            await asked_is_seen(ours)
+            kube.merge("deployments", "inference", "llama", {"spec": {"replicas": 2}})
+            await asked_is_seen(2)
+            snapshot = await controller.tick()
+            status = controller.status
+
+    assert snapshot.answers[LLAMA].desired == 2
+    assert kube.objects["deployments", "inference", "llama"]["spec"]["replicas"] == 2
+    assert status is not None
+    found = status.workload(LLAMA)
+    assert found is not None
+    assert found.workload.paused == "a person who set 2 replicas"
 
 
 @pytest.mark.parametrize("how", ["refused", "unreachable"])

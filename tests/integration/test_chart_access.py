@@ -230,3 +230,45 @@ def test_kubectl_builds_the_static_manifest_with_kustomize(tmp_path: Path) -> No
 def test_exporters_that_want_a_password_or_a_ca_are_named_in_the_settings_only(case: str) -> None:
     """The chart knows neither how to trust them nor who may ask: a flag would only show failures."""
     assert "--exporters" not in container(one(render(*MATRIX[case]), "Deployment"))["args"]
+
+
+def restricted_faults(pod: dict[str, Any]) -> list[str]:
+    """What the Pod Security level `restricted` refuses in a pod's spec (kubernetes.io, Pod Security Standards)."""
+    faults = [key for key in ("hostNetwork", "hostPID", "hostIPC") if pod.get(key)]
+    allowed = {"configMap", "secret", "emptyDir", "projected", "persistentVolumeClaim"}
+    faults += [
+        kind
+        for volume in pod.get("volumes", ())
+        for kind in volume.keys() - {"name"}
+        if kind not in allowed
+    ]
+    whole = pod.get("securityContext", {})
+    for one_of_it in pod["containers"]:
+        own = whole | one_of_it.get("securityContext", {})
+        if own.get("privileged") or own.get("allowPrivilegeEscalation") is not False:
+            faults.append("privileges")
+        if own.get("capabilities", {}).get("drop") != ["ALL"]:
+            faults.append("capabilities")
+        if own.get("runAsNonRoot") is not True or own.get("runAsUser") == 0:
+            faults.append("root")
+        if own.get("seccompProfile", {}).get("type") != "RuntimeDefault":
+            faults.append("seccomp")
+    return faults
+
+
+@pytest.mark.parametrize("case", MATRIX)
+def test_pods_are_admitted_under_the_pod_security_levels_that_the_documents_claim(
+    case: str,
+) -> None:
+    """docs/security.md: the controller and the test of a release under `restricted`; the exporter is not."""
+    for workload in render(*MATRIX[case]):
+        if workload["kind"] in {"Deployment", "Pod"}:
+            spec = workload["spec"]
+            pod = spec if workload["kind"] == "Pod" else spec["template"]["spec"]
+            assert restricted_faults(pod) == []
+        elif workload["kind"] == "DaemonSet":
+            faults = restricted_faults(workload["spec"]["template"]["spec"])
+            # hostPath and root; more only where a value asks for it by name.
+            more = {"processes": {"hostPID"}, "privileged": {"privileges", "capabilities"}}
+            assert "root" in faults
+            assert set(faults) - {"hostPath", "root"} == more.get(case, set())

@@ -94,6 +94,7 @@ PODS = Resource(group="", version="v1", plural="pods")
 NODES = Resource(group="", version="v1", plural="nodes")
 DEPLOYMENTS = Resource(group="apps", version="v1", plural="deployments")
 STATEFUL_SETS = Resource(group="apps", version="v1", plural="statefulsets")
+HPAS = Resource(group="autoscaling", version="v2", plural="horizontalpodautoscalers")
 SCALED_OBJECTS = Resource(group="keda.sh", version="v1alpha1", plural="scaledobjects")
 
 KINDS: Mapping[tuple[str, str], Resource] = {

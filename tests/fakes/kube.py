@@ -41,6 +41,7 @@ TYPES = (
     Type("", "v1", "nodes", "Node"),
     Type("apps", "v1", "deployments", "Deployment", scale=True),
     Type("apps", "v1", "statefulsets", "StatefulSet", scale=True),
+    Type("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
     Type("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject"),
     Type("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet", scale=True),
 )

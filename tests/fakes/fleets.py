@@ -4,9 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuscale.exporter import simulated
+from gpuscale.exporter.attribution import attribute
 from gpuscale.exporter.collectors import COLLECTORS
 from gpuscale.exporter.device import Device
+from gpuscale.exporter.deviceid import Inventory
 from gpuscale.exporter.plausible import checked
+from gpuscale.exporter.podresources import HeldDevice
 from gpuscale.exporter.sample import (
     CollectorStats,
     DeviceSample,
@@ -15,6 +18,7 @@ from gpuscale.exporter.sample import (
     Reading,
 )
 from gpuscale.exporter.usage import Allocation
+from gpuscale.settings import PodResourcesSettings
 from tests.fakes.node import AT, allocation, attribution
 
 STEP_S = 10.0
@@ -109,6 +113,76 @@ def shared(devices: tuple[DeviceSample, ...]) -> list[Allocation]:
     ]
 
 
+def _attributed(
+    devices: tuple[DeviceSample, ...], held: list[HeldDevice], replicas: int = 1
+) -> list[Allocation]:
+    """As the kubelet lists it, through the attribution of the product."""
+    found = attribute(
+        held,
+        Inventory((d.identity for d in devices), (m for d in devices for m in d.mig)),
+        PodResourcesSettings().resources,
+        replicas={d.identity.uuid: replicas for d in devices},
+    )
+    assert not found.unmatched, "an id of this node was not understood"
+    return list(found.allocations)
+
+
+def mps(devices: tuple[DeviceSample, ...]) -> list[Allocation]:
+    """Five clients of MPS: sixteen of each GPU at most, three on the first and two on the second."""
+    return _attributed(
+        devices,
+        [
+            _held("nvidia.com/gpu.shared", f"{devices[n % 2].identity.uuid}::{n + 9}", f"embed-{n}")
+            for n in range(5)
+        ],
+        replicas=16,
+    )
+
+
+def claims(devices: tuple[DeviceSample, ...]) -> list[Allocation]:
+    """Devices by ResourceClaim: one GPU that two pods share, one that a pod has alone, one free."""
+    return _attributed(
+        devices,
+        [
+            _held("gpu.nvidia.com", "gpu-0", "vllm-0", "inference/shared"),
+            _held("gpu.nvidia.com", "gpu-0", "vllm-1", "inference/shared"),
+            _held("gpu.nvidia.com", "gpu-1", "batch-0", "inference/batch-0-gpu"),
+        ],
+    )
+
+
+def claimed_instances(devices: tuple[DeviceSample, ...]) -> list[Allocation]:
+    """Instances by ResourceClaim; which one is told by the UUID among the CDI names."""
+    (gpu,) = devices
+    return _attributed(
+        devices,
+        [
+            _held(
+                "gpu.nvidia.com",
+                f"gpu-0-mig-1g10gb-19-{place}",
+                f"vllm-{place}",
+                f"inference/vllm-{place}-slice",
+                (f"k8s.gpu.nvidia.com/claim=0f-{instance.uuid}",),
+            )
+            for place, instance in enumerate(gpu.mig[:4])
+        ],
+    )
+
+
+def _held(
+    resource: str, device_id: str, pod: str, claim: str | None = None, cdi: tuple[str, ...] = ()
+) -> HeldDevice:
+    return HeldDevice(
+        namespace="inference",
+        pod=pod,
+        container="server",
+        resource=resource,
+        device_id=device_id,
+        claim=claim,
+        cdi_names=cdi,
+    )
+
+
 @dataclass(frozen=True)
 class Fleet:
     """A kind of node."""
@@ -130,6 +204,9 @@ FLEETS = {
     "l4": Fleet("l4x1"),
     "t4": Fleet("t4x1"),
     "t4-time-sliced": Fleet("t4x2", shared),
+    "l4-mps": Fleet("l4x2", mps),
+    "h100-dra": Fleet("h100x3", claims),
+    "h100-dra-mig": Fleet("h100-migx1", claimed_instances),
     "geforce": Fleet("geforcex1"),
     "jetson": Fleet("jetsonx1"),
 }

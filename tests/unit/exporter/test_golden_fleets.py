@@ -23,6 +23,9 @@ from tests.fakes.node import AT, page
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "fleets"
 
+JOINS = ("gpuscale_gpu_allocation_info", "gpuscale_gpu_claim_info")
+"""Who holds what, many-to-many: to be joined by uuid, and to be summed by nobody."""
+
 every_fleet = pytest.mark.parametrize("fleet", sorted(FLEETS))
 
 
@@ -64,7 +67,7 @@ def test_a_sum_over_any_device_family_counts_no_gpu_twice(fleet: str) -> None:
     """One series of a GPU per set of its own labels, whoever shares it; its instances are elsewhere."""
     sample = FLEETS[fleet].sample()
     for name, rows in series(fleet).items():
-        if name.startswith("gpuscale_gpu_") and name != "gpuscale_gpu_allocation_info":
+        if name.startswith("gpuscale_gpu_") and name not in JOINS:
             labels = [tuple(sorted(row.items())) for row, _ in rows]
             assert len(labels) == len(set(labels)), name
             assert {row["uuid"] for row, _ in rows} <= {d.identity.uuid for d in sample.devices}
@@ -145,6 +148,45 @@ def test_time_slices_share_one_series_of_their_gpu() -> None:
     assert len(rows["gpuscale_gpu_allocation_info"]) == 6
     assert len(rows["gpuscale_gpu_power_watts"]) == 2
     assert all("pod" not in row for row, _ in rows["DCGM_FI_DEV_POWER_USAGE"])
+
+
+def test_promise_8_clients_of_mps_are_on_the_gpu_that_their_id_names_each_with_its_number() -> None:
+    rows = series("l4-mps")
+    first, second = (row["uuid"] for row, _ in rows["gpuscale_gpu_info"])
+    held = [(r["pod"], r["uuid"], r["replica"]) for r, _ in rows["gpuscale_gpu_allocation_info"]]
+    assert sorted(held) == [
+        ("embed-0", first, "9"),
+        ("embed-1", second, "10"),
+        ("embed-2", first, "11"),
+        ("embed-3", second, "12"),
+        ("embed-4", first, "13"),
+    ]
+    assert all("pod" not in row for row, _ in rows["DCGM_FI_DEV_FB_USED"]), "it is nobody's alone"
+
+
+def test_promise_13_claimed_gpus_name_their_claim_and_one_that_nobody_claims_is_there() -> None:
+    rows = series("h100-dra")
+    assert len(rows["gpuscale_gpu_power_watts"]) == 3
+    uuids = [row["uuid"] for row, _ in rows["gpuscale_gpu_info"]]
+    claimed = {
+        (row["uuid"], row["pod"], row["claim"]) for row, _ in rows["gpuscale_gpu_claim_info"]
+    }
+    assert claimed == {
+        (uuids[0], "vllm-0", "inference/shared"),
+        (uuids[0], "vllm-1", "inference/shared"),
+        (uuids[1], "batch-0", "inference/batch-0-gpu"),
+    }
+    holders = {row["UUID"]: row.get("pod") for row, _ in rows["DCGM_FI_DEV_GPU_UTIL"]}
+    assert holders == {uuids[0]: None, uuids[1]: "batch-0", uuids[2]: None}
+
+
+def test_promise_13_a_claimed_instance_is_attributed_and_not_its_gpu() -> None:
+    rows = series("h100-dra-mig")
+    info = [row["uuid"] for row, _ in rows["gpuscale_mig_info"]]
+    claims = {row["uuid"]: row["pod"] for row, _ in rows["gpuscale_gpu_claim_info"]}
+    assert claims == {uuid: f"vllm-{place}" for place, uuid in enumerate(info[:4])}
+    pods = [row.get("pod") for row, _ in rows["DCGM_FI_DEV_FB_USED"]]
+    assert pods == ["vllm-0", "vllm-1", "vllm-2", "vllm-3", None, None, None]
 
 
 @pytest.mark.prometheus

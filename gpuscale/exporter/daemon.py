@@ -6,6 +6,7 @@
 import asyncio
 import functools
 import re
+import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -135,6 +136,16 @@ class Exporter:
             self._sampler.start()
         daemon.own(f"cycles of {self._node}", self._turn())
 
+    def release_driver(self) -> None:
+        """Let go of the driver, so that it can be upgraded, until `take_driver`. The page says so."""
+        if self._sampler is not None:
+            self._sampler.release()
+
+    def take_driver(self) -> None:
+        """Open the driver again."""
+        if self._sampler is not None:
+            self._sampler.resume()
+
     # ----- loops
 
     async def _turn(self) -> None:
@@ -238,6 +249,9 @@ def run(
             own_pod_uid=environ.get("POD_UID"),
         )
         await exporter.start(daemon)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, exporter.release_driver)
+        loop.add_signal_handler(signal.SIGUSR2, exporter.take_driver)
 
     return runtime.run(start)
 

@@ -46,6 +46,11 @@ that lost its devices (a reload of systemd does it) answers Unknown Error for ev
 FAILED_OPENS_MAX = 6
 """Failed openings in a row, other than for a missing driver, before the process gives up: a minute."""
 
+RELEASED = "the driver was released on request (SIGUSR1): send SIGUSR2 to open it again"
+
+RELEASE_RETRY_S = 1.0
+"""While a call hangs the driver cannot be closed; it is tried again this often."""
+
 _log = log.get("exporter.sampler")
 
 
@@ -86,6 +91,9 @@ class Sampler:
         self._xids = XidWatch(driver, clock)
         self._stop = threading.Event()
         self._wake = threading.Event()
+        self._hurry = threading.Event()
+        """What also ends the wait for a lost GPU."""
+        self._released = threading.Event()
         self._thread: threading.Thread | None = None
         self._random = random.Random()  # noqa: S311 - jitter, not a secret
         # Written by the supervisor alone and replaced whole, so that readers need no lock.
@@ -140,11 +148,25 @@ class Sampler:
     def stop(self, wait_s: float) -> bool:
         """Ask every thread to end, wait at most `wait_s`; whether all of them did and the driver is closed."""
         self._stop.set()
-        self._wake.set()
+        self._look_up()
         if self._thread is None:
             return True
         self._thread.join(wait_s)
         return not self._thread.is_alive()
+
+    def release(self) -> None:
+        """Close the driver and leave it closed, so that it can be unloaded; returns at once."""
+        self._released.set()
+        self._look_up()
+
+    def resume(self) -> None:
+        """Open the driver again after a `release`; returns at once."""
+        self._released.clear()
+        self._look_up()
+
+    def _look_up(self) -> None:
+        self._hurry.set()
+        self._wake.set()
 
     def _raise_what_is_fatal(self, watches: tuple[Watch, ...]) -> None:
         for fatal in (self._fatal, *(watch.fatal for watch in watches)):
@@ -179,15 +201,36 @@ class Sampler:
         try:
             while True:
                 self._wake.clear()
+                self._hurry.clear()
                 if self._stop.is_set():
                     break
+                if self._released.is_set():
+                    self._hurry.wait(None if self._let_go() else RELEASE_RETRY_S)
+                    continue
                 delay_s = self._look_after()
                 # A GPU that is lost is looked for at once, the second time after its delay.
-                (self._stop if self._lost_tries else self._wake).wait(delay_s)
+                (self._hurry if self._lost_tries else self._wake).wait(delay_s)
             if self._end_watches():
                 self._close()
         except BaseException as error:  # noqa: BLE001 - handed to the event loop, which ends the process
             self._fatal = error
+
+    def _let_go(self) -> bool:
+        """End every reading and close the driver; whether nothing of it is held any more."""
+        for watch in self._watches.values():
+            watch.leave()
+        self._never_opened = ()
+        closed = self._end_watches()
+        if closed:
+            self._close()
+            reason = RELEASED
+        else:
+            reason = "the driver is to be released on request, and a call into it has not returned"
+        if self._state is None or self._state.reason != reason:
+            _log.info("driver released" if closed else "driver not released yet", reason=reason)
+        self._state = DriverState(up=False, reason=reason)
+        self._lost_tries = self._open_failures = 0
+        return closed
 
     def _look_after(self) -> float:
         """Open the driver or enumerate anew; the seconds until this is due again."""

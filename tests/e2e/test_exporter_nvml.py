@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -146,6 +147,19 @@ def test_a_gpu_whose_calls_hang_is_down_alone_and_the_process_still_leaves(tmp_p
         assert page[ups[1]] == 1
         assert page["gpuscale_nvml_up"] == 1
         # The context manager ends the process while the call still hangs.
+
+
+def test_promise_29_signals_release_the_driver_for_an_upgrade_and_take_it_back(
+    tmp_path: Path,
+) -> None:
+    up = series(0, "gpuscale_gpu_up")
+    with exporter(machine(tmp_path, 1), tmp_path) as running:
+        running.until(lambda v: v.get(up) == 1, "up")
+        running.child.send_signal(signal.SIGUSR1)
+        page = running.until(lambda v: v.get("gpuscale_nvml_up") == 0, "released")
+        assert up not in page
+        running.child.send_signal(signal.SIGUSR2)
+        running.until(lambda v: v.get(up) == 1, "up again")
 
 
 def test_a_driver_that_is_loaded_later_is_found(tmp_path: Path) -> None:

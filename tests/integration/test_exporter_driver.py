@@ -1,5 +1,6 @@
 """What the driver does to the exporter: a hang, a loss, an absence, a return. Each costs its own GPU alone."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 
@@ -189,6 +190,41 @@ async def test_a_driver_that_is_unloaded_takes_every_gpu_along_until_it_is_back(
         await until(lambda: not node(exporter).devices)
         driver.devices_fail = None
         await until(lambda: ups(exporter) == [True, True])
+
+
+async def test_promise_29_a_driver_that_is_released_is_closed_until_it_is_wanted_back() -> None:
+    driver = FakeDriver.of(2)
+    async with exporting(driver) as exporter:
+        await until(lambda: ups(exporter) == [True, True])
+        counted = busy_s(exporter)
+        exporter.release_driver()
+        await until(lambda: driver.closed == 1 and ups(exporter) == [])
+        state = node(exporter).driver
+        assert (state.up, state.reason) == (False, sampler.RELEASED)
+        opened, reads = driver.opened, driver.gpus[0].calls
+        await asyncio.sleep(0.5)
+        assert (driver.opened, driver.gpus[0].calls) == (opened, reads), "nothing touches it"
+        exporter.take_driver()
+        await until(lambda: ups(exporter) == [True, True])
+        await until(lambda: bool(gpu(exporter, 1).samples))
+        assert busy_s(exporter) >= counted
+
+
+async def test_promise_29_a_driver_is_released_as_soon_as_a_call_that_hangs_has_returned(
+    release: threading.Event,
+) -> None:
+    driver = FakeDriver.of(2)
+    async with exporting(driver) as exporter:
+        await until(lambda: ups(exporter) == [True, True])
+        driver.gpus[0].hang = release
+        await until(lambda: ups(exporter) == [False, True])
+        exporter.release_driver()
+        await until(lambda: "has not returned" in (node(exporter).driver.reason or ""))
+        assert driver.closed == 0, "it would be closed under a call"
+        driver.gpus[0].hang = None
+        release.set()
+        await until(lambda: driver.closed == 1)
+        await until(lambda: node(exporter).driver.reason == sampler.RELEASED)
 
 
 async def test_a_driver_that_does_not_open_is_named(release: threading.Event) -> None:

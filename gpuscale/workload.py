@@ -1,8 +1,7 @@
 """Repeatable load: shapes that are pure functions of time, for the simulated driver, the demo and the tests.
 
 A shape maps seconds since its own origin to a level (a busy share, requests per second: the unit
-is the caller's), or to None where there is no reading at all. Shapes compose by wrapping each
-other, and the same shape gives the same values for ever: noise is a hash of the seed and of the
+is the caller's). Shapes compose by wrapping each other, and the same shape gives the same values for ever: noise is a hash of the seed and of the
 time step, not a generator that remembers.
 """
 
@@ -10,14 +9,12 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-DAY_S = 86_400.0
-
 
 class Shape(Protocol):
     """A level as a function of time alone."""
 
-    def at(self, t_s: float) -> float | None:
-        """The level `t_s` seconds after the origin; None where nothing is read (an outage)."""
+    def at(self, t_s: float) -> float:
+        """The level `t_s` seconds after the origin."""
         ...
 
 
@@ -27,32 +24,9 @@ class Constant:
 
     level: float
 
-    def at(self, t_s: float) -> float | None:
+    def at(self, t_s: float) -> float:
         """The level."""
         return self.level
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diurnal:
-    """A day: a raised cosine between `low` and `high`, highest at `peak_at_s` of each period."""
-
-    low: float
-    high: float
-    period_s: float = DAY_S
-    peak_at_s: float = DAY_S / 2
-    sharpness: float = 1.0
-    """Exponent of the raised cosine: 1 is a sine wave, more is a narrower peak over a wider night."""
-
-    def __post_init__(self) -> None:
-        _positive("period_s", self.period_s)
-        _positive("sharpness", self.sharpness)
-
-    def at(self, t_s: float) -> float | None:
-        """The level of this time of day."""
-        phase = 2.0 * math.pi * (t_s - self.peak_at_s) / self.period_s
-        # Rounding may put the raised cosine a hair below 0, whose power would be complex.
-        share = math.pow(max(0.0, (1.0 + math.cos(phase)) / 2.0), self.sharpness)
-        return self.low + (self.high - self.low) * share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,27 +40,9 @@ class Burst:
     def __post_init__(self) -> None:
         _positive("duration_s", self.duration_s)
 
-    def at(self, t_s: float) -> float | None:
+    def at(self, t_s: float) -> float:
         """The burst's level inside of it, else 0."""
         return self.level if 0.0 <= t_s - self.start_s < self.duration_s else 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ramp:
-    """From `low` to `high` in a straight line that begins at `start_s`, level before and after."""
-
-    start_s: float
-    duration_s: float
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        _positive("duration_s", self.duration_s)
-
-    def at(self, t_s: float) -> float | None:
-        """The level on the line."""
-        share = min(1.0, max(0.0, (t_s - self.start_s) / self.duration_s))
-        return self.low + (self.high - self.low) * share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +72,7 @@ class RepeatedRamp:
                 "rise_s, hold_s and fall_s must fit into period_s, none of them below 0"
             )
 
-    def at(self, t_s: float) -> float | None:
+    def at(self, t_s: float) -> float:
         """The level at this phase of the period."""
         phase = (t_s - self.offset_s) % self.period_s
         if phase < self.rise_s:
@@ -132,19 +88,13 @@ class RepeatedRamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sum:
-    """The parts added up; a part that gives nothing makes the whole give nothing."""
+    """The parts added up."""
 
     parts: tuple[Shape, ...]
 
-    def at(self, t_s: float) -> float | None:
-        """The sum, or None as soon as one part is None."""
-        total = 0.0
-        for part in self.parts:
-            level = part.at(t_s)
-            if level is None:
-                return None
-            total += level
-        return total
+    def at(self, t_s: float) -> float:
+        """The sum."""
+        return sum((part.at(t_s) for part in self.parts), start=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,10 +105,9 @@ class Scaled:
     factor: float = 1.0
     delay_s: float = 0.0
 
-    def at(self, t_s: float) -> float | None:
+    def at(self, t_s: float) -> float:
         """The scaled and delayed level."""
-        level = self.of.at(t_s - self.delay_s)
-        return None if level is None else level * self.factor
+        return self.of.at(t_s - self.delay_s) * self.factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,35 +122,9 @@ class Clipped:
         if self.low > self.high:
             raise ValueError("low must not be above high")
 
-    def at(self, t_s: float) -> float | None:
+    def at(self, t_s: float) -> float:
         """The clipped level."""
-        level = self.of.at(t_s)
-        return None if level is None else min(self.high, max(self.low, level))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outage:
-    """`of`, but without any reading from `start_s` for `duration_s`; again every `period_s` if given.
-
-    An outage is a gap, not a zero: the load may well go on while nobody sees it.
-    """
-
-    of: Shape
-    start_s: float
-    duration_s: float
-    period_s: float | None = None
-
-    def __post_init__(self) -> None:
-        _positive("duration_s", self.duration_s)
-        if self.period_s is not None and self.period_s <= self.duration_s:
-            raise ValueError("period_s must be longer than duration_s")
-
-    def at(self, t_s: float) -> float | None:
-        """The level outside of the outage, None inside."""
-        since = t_s - self.start_s
-        if self.period_s is not None and since >= 0:
-            since %= self.period_s
-        return None if 0.0 <= since < self.duration_s else self.of.at(t_s)
+        return min(self.high, max(self.low, self.of.at(t_s)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,14 +141,10 @@ class Noise:
         if self.ratio < 0:
             raise ValueError("ratio must not be below 0")
 
-    def at(self, t_s: float) -> float | None:
+    def at(self, t_s: float) -> float:
         """The noisy level, the same for the same seed and time step."""
-        level = self.of.at(t_s)
-        if level is None:
-            return None
-        return max(
-            0.0, level * (1.0 + self.ratio * normal(self.seed, math.floor(t_s / self.step_s)))
-        )
+        draw = normal(self.seed, math.floor(t_s / self.step_s))
+        return max(0.0, self.of.at(t_s) * (1.0 + self.ratio * draw))
 
 
 def normal(seed: int, step: int) -> float:

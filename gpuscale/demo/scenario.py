@@ -26,7 +26,7 @@ MINUTE = 60.0
 
 def _demand(shape: workload.Shape) -> Callable[[float], float]:
     def at(now: float) -> float:
-        return shape.at(now - EPOCH) or 0.0
+        return shape.at(now - EPOCH)
 
     return at
 

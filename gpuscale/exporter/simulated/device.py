@@ -29,7 +29,7 @@ from gpuscale.exporter.device import (
 from gpuscale.exporter.simulated.board import HOT, Board, Load
 from gpuscale.exporter.simulated.cards import MIB, Card, Slice
 from gpuscale.exporter.simulated.processes import Processes
-from gpuscale.workload import Shape, normal
+from gpuscale.workload import normal
 
 Quantity = Literal[
     "utilization",
@@ -343,12 +343,6 @@ class SimulatedDevice:
         with self._lock:
             self._board.advance(self._now())
             self._board.busy, self._memory = busy, memory_used
-
-    def follow_shape(self, shape: Shape) -> None:
-        """Take the busy share from `shape`, whose origin is the moment the driver was made."""
-        with self._lock:
-            self._board.advance(self._now())
-            self._board.busy, self._memory, self._board.shape = None, None, shape
 
     def divide(self, *parts: Slice) -> None:
         """Configure MIG anew: other instances with other uuids, or none."""

@@ -9,7 +9,6 @@ from gpuscale.exporter import simulated
 from gpuscale.exporter.collectors import COLLECTORS
 from gpuscale.exporter.collectors.utilization import BUSY_SECONDS
 from gpuscale.exporter.device import Device
-from gpuscale.workload import Constant, Outage
 
 
 class Time:
@@ -94,7 +93,7 @@ def test_utilization_is_the_mean_since_the_last_read_at_any_period() -> None:
     now = Time()
     driver = simulated.driver("simulated:l4x1", now)
     (device,) = driver.devices()
-    driver.device(0).follow_shape(Constant(level=0.6))
+    driver.device(0).follow(lambda _: 0.6)
     state: dict[str, float] = {}
     collector = COLLECTORS[0]
     collector.read(device, state, None)
@@ -108,7 +107,7 @@ def test_energy_is_the_integral_of_power() -> None:
     now = Time()
     driver = simulated.driver("simulated:t4x1", now)
     (device,) = driver.devices()
-    driver.device(0).follow_shape(Constant(level=0.0))
+    driver.device(0).follow(lambda _: 0.0)
     before = device.energy_joules()
     now.s += 100.0
     idle_watts = simulated.CARDS["t4"].power_idle_watts
@@ -121,14 +120,16 @@ def test_an_outage_of_the_load_is_absent_and_not_idle() -> None:
     now = Time()
     driver = simulated.driver("simulated:h100x1", now)
     (device,) = driver.devices()
-    driver.device(0).follow_shape(Outage(of=Constant(level=0.9), start_s=10.0, duration_s=10.0))
+    level: list[float | None] = [None]
+    driver.device(0).follow(lambda _: level[0])
     now.s += 15.0
     with pytest.raises(NotSupported):
         device.utilization()
+    level[0] = 0.9
     now.s += 10.0
     seen = device.utilization()
     assert seen.busy == pytest.approx(0.9)
-    assert seen.busy_covered_s == pytest.approx(15.0, abs=0.3)
+    assert seen.busy_covered_s == pytest.approx(10.0, abs=0.3)
 
 
 def test_a_lost_gpu_is_named_and_comes_back() -> None:

@@ -319,7 +319,9 @@ class Forecaster:
         self.errors[rows, column] = peak - pending.point[rows, slot]
         self.scales[rows, column] = pending.scale[rows, slot]
         hit = peak[:, None] <= pending.quantiles[rows, slot] * (1.0 + 1e-6)
-        self.slip[rows] = conformal.adapted(self.slip[rows], self._levels, hit)
+        # A zero lies at or below any quantile: it must not make up for misses at other times.
+        told = np.flatnonzero(peak > 0)
+        self.slip[rows[told]] = conformal.adapted(self.slip[rows[told]], self._levels, hit[told])
         self.hits[rows] *= decayed**weight
         self.hits[rows, :-1] += hit * weight
         self.hits[rows, -1] += weight[:, 0]

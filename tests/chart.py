@@ -80,6 +80,10 @@ MATRIX: dict[str, list[str]] = {
         "serviceMonitor.endpoint.basicAuth.username.name=scrape",
         "serviceMonitor.endpoint.basicAuth.username.key=username",
     ],
+    "grpc-mtls": [
+        "controller.grpc.certificateSecret=scaler-cert",
+        "controller.grpc.clientCertificates=true",
+    ],
     "users-without-tls": ["exporter.web.secret=exporter-web"],
     "everywhere": ["exporter.affinity=null", "exporter.priorityClassName="],
     "named": [

@@ -232,6 +232,20 @@ def test_exporters_that_want_a_password_or_a_ca_are_named_in_the_settings_only(c
     assert "--exporters" not in container(one(render(*MATRIX[case]), "Deployment"))["args"]
 
 
+def test_the_scalers_certificate_lies_where_the_settings_say(tmp_path: Path) -> None:
+    objects = render(*MATRIX["grpc-mtls"])
+    text = one(objects, "ConfigMap", "-controller")["data"]["controller.yaml"]
+    (tmp_path / "controller.yaml").write_text(text)
+    found = load(tmp_path / "controller.yaml", ControllerSettings).grpc_tls
+    assert found is not None
+    assert found.client_ca_file is not None
+    paths = [Path(found.cert_file), Path(found.key_file), Path(found.client_ca_file)]
+    # The keys of a Secret of cert-manager, under the names that it gives them.
+    assert [path.name for path in paths] == ["tls.crt", "tls.key", "ca.crt"]
+    (folder,) = {str(path.parent) for path in paths}
+    assert mounts(one(objects, "Deployment"))[folder]["secret"] == {"secretName": "scaler-cert"}
+
+
 def restricted_faults(pod: dict[str, Any]) -> list[str]:
     """What the Pod Security level `restricted` refuses in a pod's spec (kubernetes.io, Pod Security Standards)."""
     faults = [key for key in ("hostNetwork", "hostPID", "hostIPC") if pod.get(key)]

@@ -67,6 +67,13 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- if include "gpuscale.web.on" . -}}
 {{- $_ := set $own "web" (dict "config_file" "/etc/gpuscale-web/web.yml") -}}
 {{- end -}}
+{{- if and (eq .component "controller") $values.grpc.certificateSecret -}}
+{{- $files := dict "cert_file" "/etc/gpuscale-grpc/tls.crt" "key_file" "/etc/gpuscale-grpc/tls.key" -}}
+{{- if $values.grpc.clientCertificates -}}
+{{- $_ := set $files "client_ca_file" "/etc/gpuscale-grpc/ca.crt" -}}
+{{- end -}}
+{{- $_ := set $own "grpc_tls" $files -}}
+{{- end -}}
 {{- if eq .component "exporter" -}}
 {{- if eq $values.gpuAccess.mode "privileged" -}}
 {{- $_ := set $own "driver_root" "/driver" -}}

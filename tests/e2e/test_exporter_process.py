@@ -189,7 +189,7 @@ def test_a_busy_port_is_one_sentence_with_the_cure() -> None:
     assert ended.returncode == 69
     entry = json.loads(ended.stderr)
     assert address in entry["reason"]
-    assert "set another address" in entry["reason"]
+    assert "choose another address (--listen" in entry["reason"]
 
 
 @pytest.mark.parametrize(

@@ -563,3 +563,28 @@ def test_nothing_of_the_vendor_is_imported_before_a_session_is_opened(tmp_path: 
     )
     done = elsewhere(FakeNvml(tmp_path / "nvml.state"), SAY + code)
     assert done.stdout.split() == ["False", "True"], done.stderr
+
+
+def test_an_enumeration_in_the_midst_of_a_read_takes_nothing_from_under_it(
+    machine: FakeNvml,
+) -> None:
+    """It did: a reader found no buffer where it had put one, and the exporter ended."""
+    driver = NvmlDriver()
+    driver.open()
+    device = driver.devices()[0]
+    stop = threading.Event()
+
+    def enumerate_for_ever() -> None:
+        while not stop.is_set():
+            driver.devices()
+
+    other = threading.Thread(target=enumerate_for_ever)
+    other.start()
+    try:
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            device.utilization()
+    finally:
+        stop.set()
+        other.join()
+        driver.close()

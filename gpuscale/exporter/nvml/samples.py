@@ -22,33 +22,39 @@ _FORMATS = ("Qd", "QI4x", "QL", "QQ", "Qq", "Qi4x", "QH6x")
 
 
 class SampleReader:
-    """Reads one kind of samples (nvmlSamplingType_t) of one GPU. Not to be used by two threads at a time."""
+    """Reads one kind of samples (nvmlSamplingType_t) of one GPU.
+
+    Not to be read by two threads at a time; another one may `forget` meanwhile, as an enumeration does.
+    """
 
     def __init__(self, handle: Handle, kind: int) -> None:
         self._handle = handle
         self._kind = ctypes.c_uint(kind)
         self._type = ctypes.c_uint()
         self._count = ctypes.c_uint()
-        self._room = 0
-        self._buffer: Any = None
+        self._kept: tuple[Any, int] | None = None
+        """The buffer, and how many samples it holds."""
 
     def read(self, since_us: int) -> list[tuple[int, float]]:
         """(time stamp in µs, number) of each sample younger than `since_us`. Raises as `Handle.ask` does."""
-        if self._buffer is None:
+        kept = self._kept
+        if kept is None:
             self._ask(since_us, None)
-            self._room = min(int(self._count.value), SAMPLES_MAX)
-            self._buffer = ctypes.create_string_buffer(max(1, self._room) * _SAMPLE_BYTES)
-        self._count.value = self._room
-        self._ask(since_us, self._buffer)
-        count, kind = min(int(self._count.value), self._room), int(self._type.value)
+            room = min(int(self._count.value), SAMPLES_MAX)
+            kept = (ctypes.create_string_buffer(max(1, room) * _SAMPLE_BYTES), room)
+            self._kept = kept
+        buffer, room = kept
+        self._count.value = room
+        self._ask(since_us, buffer)
+        count, kind = min(int(self._count.value), room), int(self._type.value)
         if not 0 <= kind < len(_FORMATS):
             return []
-        flat = struct.unpack_from("@" + _FORMATS[kind] * count, self._buffer)
+        flat = struct.unpack_from("@" + _FORMATS[kind] * count, buffer)
         return list(zip(flat[::2], map(float, flat[1::2]), strict=True))
 
     def forget(self) -> None:
         """Another session may hold more samples: ask anew for how many."""
-        self._buffer = None
+        self._kept = None
 
     def _ask(self, since_us: int, out: Any) -> None:
         subject = self._handle.subject

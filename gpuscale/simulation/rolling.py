@@ -19,10 +19,9 @@ from typing import Literal
 import numpy as np
 
 from gpuscale.controller.domain import Bools, Floats, Ints
-from gpuscale.controller.forecast import KNOWN_MIN, Forecaster
-from gpuscale.controller.forecast.looks import HORIZON_S_MAX
+from gpuscale.controller.forecast import KNOWN_MIN, Aim, Forecaster
+from gpuscale.controller.forecast.experts import HORIZON_S_MAX
 from gpuscale.controller.forecast.past import learn, minutes, seed
-from gpuscale.controller.forecast.pending import Aim
 from gpuscale.controller.history import BIN_S, DAY_S, History
 from gpuscale.errors import InputError
 from gpuscale.simulation import trace as traces

@@ -8,21 +8,25 @@ scored (`conformal`). A blend that did not beat the plain level lately is not us
 What was not seen enters nothing: neither level, nor losses, nor scores.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuscale.controller.domain import Bools, FleetForecast, Floats, Ints
+from gpuscale.controller.domain import QUANTILES, Bools, FleetForecast, Floats, Ints
 from gpuscale.controller.forecast import conformal
 from gpuscale.controller.forecast.experts import EXPERTS, combined, rises
-from gpuscale.controller.forecast.looks import LOOKS, SPAN_S, looks
-from gpuscale.controller.forecast.pending import MINUTE_S, PENDING_MAX, Aim, Pending
-from gpuscale.controller.forecast.regression import Regressions
 from gpuscale.controller.history import BIN_S, BINS_MAX, BINS_PER_DAY, History, Recent, aligned
 
+MINUTE_S = 60.0
+LOSS_HALF_LIFE_S = 86_400.0
+"""Losses of a day ago count half: experts are good at different hours, and a day holds them all."""
+PENDING_MAX = 32
+"""Forecasts of one workload that wait for their outcome; longer lead times are scored more rarely."""
 KNOWN_MIN = 0.8
 """Share of the steps of a peak that must be known for it to count."""
 REFRESH_S = 300.0
-"""Quantiles of the scores are read anew this often."""
+"""Quantiles of the scores are read anew this often, a fifth of the workloads per minute."""
 COVERAGE_MIN = 60.0
 """Discounted outcomes from which on a coverage is told."""
 COLLAPSE_SHARE = 0.1
@@ -33,6 +37,71 @@ COLLAPSE_S_MAX = 1800.0
 
 _BLEND = len(EXPERTS)
 """Column of the blend among the losses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """What is forecast, and on which grid of time."""
+
+    step_s: float = MINUTE_S
+    """Demand here is demand over such a step; forecasts are made and scored once in each."""
+    peak: bool = True
+    """The highest step of the horizon; otherwise its last one."""
+    levels: tuple[float, ...] = QUANTILES
+    """Ascending, each within (0, 1)."""
+
+    @property
+    def decay(self) -> float:
+        """What a loss weighs one step later."""
+        return float(0.5 ** (self.step_s / LOSS_HALF_LIFE_S))
+
+    def horizon(self, lead_s: Floats) -> Ints:
+        """Seconds ahead as whole steps, one at least."""
+        steps: Ints = np.maximum(1, np.ceil(lead_s / self.step_s - 1e-9)).astype(np.int64)
+        return steps
+
+
+@dataclass(slots=True, kw_only=True)
+class Pending:
+    """Forecasts that wait for their outcome, in slots: arrays of shape (n, PENDING_MAX, …)."""
+
+    issued: Ints
+    """Step of the forecast; -1 for an empty slot."""
+    level: NDArray[np.float32]
+    rise: NDArray[np.float32]
+    """(n, PENDING_MAX, experts + 1): of each expert, and of the blend before the gate."""
+    point: NDArray[np.float32]
+    scale: NDArray[np.float32]
+    quantiles: NDArray[np.float32]
+    peak: NDArray[np.float32]
+    """Highest step since; NaN before the first."""
+    known: NDArray[np.float32]
+    """Steps known since."""
+
+    @classmethod
+    def of(cls, n: int, levels: int) -> "Pending":
+        """All slots empty."""
+
+        def floats(*shape: int) -> NDArray[np.float32]:
+            return np.full((n, PENDING_MAX, *shape), np.nan, dtype=np.float32)
+
+        return cls(
+            issued=np.full((n, PENDING_MAX), -1, dtype=np.int64),
+            level=floats(),
+            rise=floats(_BLEND + 1),
+            point=floats(),
+            scale=floats(),
+            quantiles=floats(levels),
+            peak=floats(),
+            known=np.zeros((n, PENDING_MAX), dtype=np.float32),
+        )
+
+    def align(self, source: Ints) -> None:
+        """Put rows into a new order; -1 is a new workload."""
+        self.issued = aligned(self.issued, source, -1)
+        for name in ("level", "rise", "point", "scale", "quantiles", "peak"):
+            setattr(self, name, aligned(getattr(self, name), source, np.nan))
+        self.known = aligned(self.known, source, 0.0)
 
 
 class Forecaster:
@@ -60,8 +129,6 @@ class Forecaster:
         self.blend_raw: Floats = np.zeros(n)
         self.typical: Floats = np.full((n, 2), 0.0)
         """Discounted sum and weight of the level, per step."""
-        self.regressions = Regressions(n, self.aim.step_s)
-        self.looked: Floats = np.zeros((n, len(LOOKS)))
         self.loss: Floats = np.zeros((n, _BLEND + 1, 2))
         """Discounted sum and weight of squared errors: experts, then the blend. Squared, because what
         costs is to be far off in a few minutes of the day, not a little off in all of them."""
@@ -83,8 +150,7 @@ class Forecaster:
         return np.array([self.aim.levels])
 
     def _fresh_scores(self) -> Floats:
-        scores = conformal.score_quantiles(np.full((1, 1), np.nan), self._levels)
-        return conformal.near_the_point(scores, self._levels)
+        return conformal.score_quantiles(np.full((1, 1), np.nan), self._levels)
 
     # ------------------------------------------------------------------ one tick
 
@@ -171,30 +237,26 @@ class Forecaster:
         horizon = self.aim.horizon(lead_s)
         stride = -(-horizon // PENDING_MAX)
         self._score(step, seen, horizon, stride)
-        self.regressions.advance(step)
-        unit = self.scale(self.level)
-        self.looked = looks(
+        self.rise = rises(
             level=self.level,
-            recent=_known_or(self.recent.mean(SPAN_S), self.level),
-            before=_known_or(self.recent.mean(SPAN_S, SPAN_S), self.level),
-            scale=unit,
+            recent=_known_or(self.recent.mean(300.0), self.level),
+            before=_known_or(self.recent.mean(300.0, 300.0), self.level),
             values=history.values,
             rows=np.arange(n),
             now_s=np.full(n, now),
             lead_s=lead_s,
-            step_s=step_s,
             peak=self.aim.peak,
         )
-        self.rise = rises(
-            self.looked, unit, self.regressions.rises(self.looked), peak=self.aim.peak
-        )
         losses = self.losses()
-        self.blend_raw = combined(self.rise, losses[:, :_BLEND], self.loss[:, 0, 1] * step_s / 60.0)
+        self.blend_raw = combined(self.rise, losses[:, :_BLEND])
         self.blend = gated(self.blend_raw, losses)
-        if step % max(1, round(REFRESH_S / step_s)) == 0:
-            self._refresh(np.arange(n), bin_number)
-        self._issue(step, known, stride, unit)
+        self._refresh(np.flatnonzero((np.arange(n) + step) % self._refresh_steps == 0), bin_number)
+        self._issue(step, known, stride)
         self.step = step
+
+    @property
+    def _refresh_steps(self) -> int:
+        return max(1, round(REFRESH_S / self.aim.step_s))
 
     def losses(self) -> Floats:
         """(n, experts + 1) mean squared errors; NaN where there is none yet."""
@@ -212,10 +274,9 @@ class Forecaster:
             scale=scale,
         )
         levels = conformal.in_use(self._levels, self.slip[rows])
-        scores = conformal.score_quantiles(found, levels)
-        self.score[rows] = conformal.near_the_point(scores, self._levels)
+        self.score[rows] = conformal.score_quantiles(found, levels)
 
-    def _issue(self, step: int, known: Bools, stride: Ints, unit: Floats) -> None:
+    def _issue(self, step: int, known: Bools, stride: Ints) -> None:
         rows = np.flatnonzero(known & (step % stride == 0))
         slot = (step // stride[rows]) % PENDING_MAX
         pending = self.pending
@@ -224,8 +285,6 @@ class Forecaster:
         pending.level[rows, slot] = self.level[rows]
         pending.rise[rows, slot, :_BLEND] = self.rise[rows]
         pending.rise[rows, slot, _BLEND] = self.blend_raw[rows]
-        pending.looked[rows, slot] = self.looked[rows]
-        pending.unit[rows, slot] = unit[rows]
         pending.point[rows, slot] = point
         pending.scale[rows, slot] = self.scale(self.level + self.blend)[rows]
         pending.quantiles[rows, slot] = self.quantiles()[rows]
@@ -250,9 +309,7 @@ class Forecaster:
             return
         slot = slot[rows]
         peak = pending.peak[rows, slot].astype(np.float64) if self.aim.peak else seen[rows]
-        rise, unit = peak - pending.level[rows, slot], pending.unit[rows, slot].astype(np.float64)
-        self._teach(rows, pending.looked[rows, slot], rise, unit, stride[rows])
-        error = (pending.rise[rows, slot] - rise[:, None]) ** 2
+        error = (pending.level[rows, slot][:, None] + pending.rise[rows, slot] - peak[:, None]) ** 2
         heard = ~np.isnan(error)
         weight = stride[rows][:, None]
         decay = np.where(heard, decayed**weight, 1.0)
@@ -270,29 +327,18 @@ class Forecaster:
         self.hits[rows, -1] += weight[:, 0]
         pending.issued[rows, slot] = -1
 
-    def _teach(
-        self, rows: Ints, looked: NDArray[np.float32], rise: Floats, unit: Floats, weight: Ints
-    ) -> None:
-        """Hand the regressions what came; before anything ever did, there is no scale to learn in."""
-        good = np.flatnonzero((unit > 0) & ~np.isnan(rise))
-        self.regressions.hear(
-            rows[good], looked[good].astype(np.float64), rise[good] / unit[good], weight[good]
-        )
-
     # ------------------------------------------------------------------ change of the rows
 
     def align(self, source: Ints) -> None:
         """Put rows into a new order; -1 is a new workload."""
         self.recent.align(source)
         self.pending.align(source)
-        self.regressions.align(source)
         for name, fill in (
             ("level", np.nan),
             ("burst", np.nan),
             ("collapsed_s", 0.0),
             ("low", False),
             ("rise", np.nan),
-            ("looked", 0.0),
             ("blend", 0.0),
             ("blend_raw", 0.0),
             ("typical", 0.0),

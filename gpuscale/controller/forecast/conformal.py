@@ -84,23 +84,6 @@ def score_quantiles(found: Floats, levels: Floats) -> Floats:
     return np.maximum.accumulate(below + (above - below) * (rank - low), axis=1)
 
 
-def near_the_point(scores: Floats, levels: Floats) -> Floats:
-    """Scores (r, k) of which the median's is halved, in the order of the levels still.
-
-    The point is nearly the median already, and a hundred scores say little of what is missing: to
-    follow them all the way adds more noise than it takes away.
-    """
-    found = scores.copy()
-    for column in np.flatnonzero(levels.reshape(-1, levels.shape[-1])[0] == 0.5).tolist():
-        halved = 0.5 * scores[:, column]
-        if column + 1 < scores.shape[1]:
-            halved = np.minimum(halved, scores[:, column + 1])
-        if column > 0:
-            halved = np.maximum(halved, scores[:, column - 1])
-        found[:, column] = halved
-    return found
-
-
 def _prior() -> Floats:
     """Scores before experience, in the order in which real ones replace them: from the middle out."""
     spread = np.linspace(-0.5, 1.0, SAMPLES_MIN) * PRIOR_SPREAD

@@ -14,14 +14,12 @@ from gpuscale.controller.domain import Floats
 from gpuscale.controller.forecast import (
     COVERAGE_MIN,
     KNOWN_MIN,
+    MINUTE_S,
     Forecaster,
     conformal,
     gated,
 )
-from gpuscale.controller.forecast.experts import combined, rises
-from gpuscale.controller.forecast.looks import SPAN_S, looks
-from gpuscale.controller.forecast.pending import MINUTE_S
-from gpuscale.controller.forecast.regression import lived
+from gpuscale.controller.forecast.experts import TREND_SPAN_S, combined, rises
 from gpuscale.controller.history import BIN_S, History, resampled
 
 PAST_S_MAX = 7 * 86_400.0
@@ -81,40 +79,29 @@ def learn(
     level = _filled(_trailing(seen.demand, max(1, round(MINUTE_S / aim.step_s))))
     every = len(level)
     horizon = int(aim.horizon(np.array([lead_s]))[0])
-    span = max(1, round(SPAN_S / aim.step_s))
+    span = max(1, round(TREND_SPAN_S / aim.step_s))
     recent = _trailing(seen.demand, span)
     before = np.concatenate([np.full(span, np.nan), recent])[:every]
-    typical = _discounted(seen.demand[:, None], aim.decay)
-    usual = typical[:, 0, 0] / np.maximum(typical[:, 0, 1], 1e-12)
-    unit = 0.5 * (level + usual)
-    looked = looks(
+    rise = rises(
         level=level,
         recent=np.where(np.isnan(recent), level, recent),
         before=np.where(np.isnan(before), level, before),
-        scale=unit,
         values=history.values,
         rows=np.full(every, row),
         now_s=seen.times,
         lead_s=np.full(every, lead_s),
-        step_s=aim.step_s,
         peak=aim.peak,
     )
     outcome = (_peaks if aim.peak else _ends)(seen.demand, horizon)
-    issued = ~np.isnan(seen.demand) & (unit > 0)
-    came = np.where(issued, outcome - level, np.nan) / np.where(unit > 0, unit, 1.0)
-    steps = np.rint(seen.times / aim.step_s).astype(np.int64)
-    answers = lived(
-        forecaster.regressions, row, steps=steps, looked=looked, rise=came, horizon=horizon
-    )
-    rise = rises(looked, unit, answers, peak=aim.peak)
-    losses, sums = _losses((level[:, None] + rise - outcome[:, None]) ** 2, horizon, aim.decay)
-    heard_min = _late(_discounted(outcome[:, None], aim.decay), horizon)[:, 0, 1]
-    blend = combined(rise, losses, heard_min * aim.step_s / 60.0)
+    errors = (level[:, None] + rise - outcome[:, None]) ** 2
+    losses, sums = _losses(errors, horizon, aim.decay)
+    blend = combined(rise, losses)
     blend_errors = ((level + blend - outcome) ** 2)[:, None]
     blend_losses, blend_sums = _losses(blend_errors, horizon, aim.decay)
     losses = np.concatenate([losses, blend_losses], axis=1)
     point = level + gated(blend, losses)
-    scale = 0.5 * (point + usual)
+    typical = _discounted(seen.demand[:, None], aim.decay)
+    scale = 0.5 * (point + typical[:, 0, 0] / np.maximum(typical[:, 0, 1], 1e-12))
     score = _score_quantiles(
         forecaster, row, seen=seen, errors=outcome - point, scale=scale, horizon=horizon
     )
@@ -125,7 +112,6 @@ def learn(
     forecaster.typical[row] = typical[-1, 0]
     forecaster.loss[row] = np.concatenate([sums, blend_sums])
     forecaster.rise[row] = rise[-1]
-    forecaster.looked[row] = looked[-1]
     forecaster.blend_raw[row] = blend[-1]
     forecaster.blend[row] = point[-1] - level[-1]
     forecaster.score[row] = score[-1]
@@ -201,17 +187,11 @@ def _discounted(values: Floats, decay: float) -> Floats:
 def _losses(errors: Floats, horizon: int, decay: float) -> tuple[Floats, Floats]:
     """(mean losses as known at each step (t, k), sums and weights at the end (k, 2))."""
     sums = _discounted(errors, decay)
-    late = _late(sums, horizon)
+    late = np.zeros_like(sums)
+    late[horizon:] = sums[:-horizon]
     with np.errstate(invalid="ignore", divide="ignore"):
         mean: Floats = late[:, :, 0] / late[:, :, 1]
     return mean, sums[-1]
-
-
-def _late(sums: Floats, horizon: int) -> Floats:
-    """As known so many steps later, zero before."""
-    late = np.zeros_like(sums)
-    late[horizon:] = sums[:-horizon]
-    return late
 
 
 def _score_quantiles(
@@ -246,5 +226,4 @@ def _score_quantiles(
         unripe=int(np.ceil(horizon * seen.step_s / BIN_S)),
     )
     levels = np.tile(forecaster.aim.levels, (len(numbers), 1))
-    scores = conformal.near_the_point(conformal.score_quantiles(found, levels), levels)
-    return scores[bins - first]
+    return conformal.score_quantiles(found, levels)[bins - first]

@@ -28,15 +28,13 @@ class UtilizationCollector:
     def read(self, device: Device, state: dict[str, float], elapsed_s: float | None) -> Reading:
         """Read once; the totals live in `state` and never fall."""
         gathering = Gathering()
-        try:
-            seen = gathering.ask(device.utilization, *self.families)
-            if seen is None:
-                return gathering.reading()
-        except Exception:
-            # Whatever it was, it goes on its way; remembered is only that this time was not seen.
-            state["missed_s"] = elapsed_s or 0.0
-            raise
-        missed_s = state.pop("missed_s", 0.0)
+        missed_s = state.get("missed_s", 0.0)
+        state["missed_s"] = elapsed_s or 0.0  # not seen, unless the read below returns
+        seen = gathering.ask(device.utilization, *self.families)
+        if seen is None:
+            state["missed_s"] = missed_s
+            return gathering.reading()
+        del state["missed_s"]
         for ratio, covered_s, ratio_family, seconds_family in (
             (seen.busy, seen.busy_covered_s, BUSY_RATIO, BUSY_SECONDS),
             (seen.memory_copy, seen.memory_copy_covered_s, COPY_RATIO, COPY_SECONDS),

@@ -16,7 +16,7 @@ from gpuscale.exporter.nvml.call import call, optional
 from gpuscale.exporter.nvml.check import text
 from gpuscale.exporter.nvml.device import NvmlDevice
 from gpuscale.exporter.nvml.events import NvmlXidEvents
-from gpuscale.exporter.nvml.library import preload
+from gpuscale.exporter.nvml.loading import preload
 
 DEVICES_MAX = 64
 """No node carries more physical GPUs than the NVML limit that vendors build to; beyond it is garbage."""

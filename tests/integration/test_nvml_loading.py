@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuscale.errors import DriverMissing
-from gpuscale.exporter.nvml.library import LIBRARY, PLACES, preload
+from gpuscale.exporter.nvml.loading import LIBRARY, PLACES, preload
 from tests.fakes.nvml_library import LIBRARY_MARKS, STATE_VARIABLE, FakeNvml, build
 
 pytestmark = LIBRARY_MARKS

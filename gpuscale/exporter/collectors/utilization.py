@@ -29,11 +29,12 @@ class UtilizationCollector:
         """Read once; the totals live in `state` and never fall."""
         gathering = Gathering()
         missed_s = state.get("missed_s", 0.0)
-        state["missed_s"] = elapsed_s or 0.0  # not seen, unless the read below returns
+        state["missed_s"] = elapsed_s or 0.0  # not seen, unless nothing below raises
         seen = gathering.ask(device.utilization, *self.families)
         if seen is None:
+            lacking = gathering.reading()  # raises what failed, other than not supported
             state["missed_s"] = missed_s
-            return gathering.reading()
+            return lacking
         del state["missed_s"]
         for ratio, covered_s, ratio_family, seconds_family in (
             (seen.busy, seen.busy_covered_s, BUSY_RATIO, BUSY_SECONDS),
